@@ -1,4 +1,4 @@
-"""Compare DeEPCA, DePCA (fixed and growing K) and CPCA from the same W⁰, beside the theorem's K, T and C."""
+"""Compare DeEPCA, DePCA (fixed and growing K) and CPCA from the same W⁰, and print the theorem's K, T and C."""
 
 from typing import Any
 

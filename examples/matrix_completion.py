@@ -4,9 +4,9 @@ Eight sites hold 50 images of digits each, and 40 % of the pixels are missing. E
 (Mazumder, Hastie & Tibshirani 2010) fills the gaps with the last approximation Z and shrinks the singular values of
 the result::
 
-    Z ← U max(σ − λ, 0) Vᵀ    of    (observed pixels where there are some, Z elsewhere) = U σ Vᵀ
+    Z ← U max(σ − λ, 0) Vᵀ    where    U σ Vᵀ = (pixels where observed, Z elsewhere)
 
-A site fills in its own images locally; only the SVD communicates with neighbours, starting from the previous one.
+Every site fills in its own images; only the SVD exchanges messages, and each SVD starts from the previous one.
 
 Usage: python examples/matrix_completion.py [FIGURE.png]
 """
@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 def soft_impute(
     images: Sequence[Array], seen: Sequence[Mask], rank: int, shrink: float, iterations: int
 ) -> tuple[list[Array], list[int]]:
-    """Return the completed images of each site, and the block products of the SVD in every iteration."""
+    """Return the completed images of each site, and the number of block products of each SVD."""
     svd = DecentralizedSVD(rank, topology="ring", warm_start=True)
     filled = [np.where(mask, X, 0.0) for X, mask in zip(images, seen, strict=True)]
     guess, products = filled, []
@@ -43,28 +43,28 @@ def soft_impute(
 
 
 def main(picture: str) -> None:
-    """Complete the digits and print the errors."""
-    places, each = 8, 50
-    X = np.asarray(load_digits().data[: places * each], dtype=np.float64)
+    """Complete the digits, print the errors, and draw some of them."""
+    sites, each = 8, 50
+    X = np.asarray(load_digits().data[: sites * each], dtype=np.float64)
     missing = np.random.default_rng(0).random(X.shape) < 0.4
-    images, seen = np.split(X, places), np.split(~missing, places)
+    images, seen = np.split(X, sites), np.split(~missing, sites)
     found, products = soft_impute(images, seen, rank=12, shrink=12.0, iterations=40)
     Z = np.clip(np.concatenate(found), 0.0, 16.0)
     means = np.nanmean(np.where(missing, np.nan, X), axis=0)
 
-    def off(guess: Array) -> float:
+    def error(guess: Array) -> float:
         """Return the root mean square error over missing pixels."""
         return float(np.sqrt(np.mean(np.square(guess - X)[missing])))
 
-    print(f"{missing.mean():.0%} of the pixels are missing; they are off by (root mean square, of 16 shades):")
-    print(f"  {off(np.broadcast_to(means, X.shape)):.2f} with the mean of each pixel")
-    print(f"  {off(Z):.2f} with soft-impute, rank 12, over {places} places")
-    print(f"block products per SVD, each averaged over all places: at most {max(products)}")
+    print(f"{missing.mean():.0%} of the pixels are missing; root mean square error (of 16 shades):")
+    print(f"  {error(np.broadcast_to(means, X.shape)):.2f} if filled in with the mean of each pixel")
+    print(f"  {error(Z):.2f} if filled in by soft-impute of rank 12 over {sites} sites")
+    print(f"at most {max(products)} block products per SVD, each averaged over all sites")
     _draw(X, missing, Z, picture)
 
 
 def _draw(X: Array, missing: Mask, Z: Array, picture: str) -> None:
-    """Draw the observed, completed and true image of every digit."""
+    """Draw one image of each digit: observed, completed and true."""
     labels = load_digits().target[: len(X)]
     shown = [int(np.flatnonzero(labels == digit)[3]) for digit in range(10)]
     figure = Figure(figsize=(10.0, 3.4), layout="constrained")

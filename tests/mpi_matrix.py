@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """Ask mpiexec to end its ranks; kill the whole group if it does not."""
+    """Ask mpiexec to end its ranks, and kill the whole process group if it does not."""
     job.terminate()
     try:
         job.wait(10.0)

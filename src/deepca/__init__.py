@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 
-_ESTIMATORS = {  # each with its alternative that does not need scikit-learn
+_ESTIMATORS = {  # and what to use instead of each without scikit-learn
     "DecentralizedEigen": "deepca.eigenpairs",
     "DecentralizedPCA": "deepca.decomposition.fit",
     "DecentralizedSVD": "deepca.singular_triplets",

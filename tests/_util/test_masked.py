@@ -69,7 +69,7 @@ def test_masked_entries_are_rejected(way: str) -> None:
         WAYS[way](np.ma.masked_array(X, mask=mask))
 
 
-def test_the_agent_and_the_entry_are_named() -> None:
+def test_the_error_names_the_agent_and_the_entry() -> None:
     mask = np.zeros(X.shape, dtype=bool)
     mask[9, 0] = True
     with raises(DataError, row=1, column=0) as caught:

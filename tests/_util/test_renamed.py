@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 
 import deepca
-from deepca._util.renamed import RENAMED, replacement
+from deepca._util.renamed import NAMES, RENAMED, replacement
 from tests.support.paths import ROOT
 
 BEFORE: dict[str, list[str]] = json.loads((ROOT / "tests/golden/v0.1.0/exports.json").read_text())
@@ -21,7 +21,7 @@ PUBLIC = [name for name in RENAMED if "." not in name and name not in ("certific
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget all uses of old names, as in a fresh interpreter."""
+    """Forget which old names were used, as in a fresh interpreter."""
     for name in RENAMED:
         monkeypatch.delitem(sys.modules, f"deepca.{name}", raising=False)
         monkeypatch.delitem(vars(deepca), name, raising=False)
@@ -94,3 +94,25 @@ def test_submodules_of_old_packages_resolve_to_the_new_ones(child: str, first: b
     assert all(getattr(found, entry) is getattr(real, entry) for entry in real.__all__)
     with pytest.raises(ModuleNotFoundError):
         import_module(f"deepca.{child}.nothing_of_that_name")
+
+
+def test_old_names_of_attributes_warn_and_work() -> None:
+    ring = deepca.topology.ring(5)
+    with pytest.warns(DeprecationWarning, match="Topology.middle is now center") as heard:
+        assert getattr(ring, "middle") == ring.center  # noqa: B009 (type checkers know the new name only)
+    assert heard[0].filename == __file__
+    view = deepca.topology.Neighbourhood.of(ring, 1)
+    with pytest.warns(DeprecationWarning, match="Neighbourhood.stays is now static_undirected"):  # inherited
+        assert getattr(view, "stays")  # noqa: B009
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        getattr(view, "nothing_of_that_name")  # noqa: B009
+    assert not {"middle", "stays"} & set(dir(ring))
+
+
+@pytest.mark.parametrize(("old", "new"), NAMES.items())
+def test_new_names_of_renamed_objects_exist(old: str, new: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        places = [import_module(f"deepca.{name}") for name, entries in BEFORE.items() if old in entries]
+    assert places
+    assert all(getattr(place, old) is getattr(place, new) for place in places)

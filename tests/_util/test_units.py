@@ -1,4 +1,4 @@
-"""Test numbers with units."""
+"""Test the formatting of numbers with units."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ from deepca._util.units import duration
         (86_400.0 * 12_345, "12300 days"),
     ],
 )
-def test_durations(time: float, text: str) -> None:
+def test_durations_are_formatted_with_a_suitable_unit(time: float, text: str) -> None:
     assert duration(time) == text

@@ -1,4 +1,4 @@
-"""Compare accelerated DeEPCA with scipy's eigh: exact, proven, safe on adversarial spectra, and faster."""
+"""Check accelerated DeEPCA against scipy's eigh, on adversarial spectra, and for its number of rounds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_answer_equals_the_pooled_one_on_every_graph(graph: str, k: int) -> None:
+def test_the_answer_equals_the_pooled_answer_on_every_graph(graph: str, k: int) -> None:
     place = GRAPHS[graph]()
     stack = agents(place, 1.0 / np.arange(1.0, 13.0), 0.3)
     result = run(stack, k, place)
@@ -124,7 +124,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("place", [PAPER, RING], ids=["erdos-renyi", "ring"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_spectrum_with_a_gap_is_solved_and_proven(name: str, place: Topology) -> None:
+def test_every_spectrum_with_a_gap_is_solved_with_a_proof(name: str, place: Topology) -> None:
     case = CASES[name]
     stack = agents(place, case.eigenvalues, case.heterogeneity)
     trace = Trace(U=top(stack, case.k))
@@ -213,7 +213,7 @@ def check_edges(seed: int, k: int, heterogeneity: float) -> None:
 def test_the_edge_exceeds_its_eigenvalue_by_no_more_than_the_tracking_error(
     seed: int, k: int, heterogeneity: float
 ) -> None:
-    """Once agents track the mean, the damped interval does not include the answer."""
+    """So once agents track the mean, the damped interval does not include the answer."""
     check_edges(seed, k, heterogeneity)
 
 
@@ -223,7 +223,7 @@ def test_the_edge_exceeds_its_eigenvalue_by_no_more_than_the_tracking_error(
 @given(seeds, st.integers(1, 4), st.sampled_from(["ring", "star", "erdos-renyi", "path"]), st.integers(1, 6))
 @quick(40)
 def test_the_mean_of_T_is_the_mean_of_A_X_in_every_iteration(seed: int, k: int, graph: str, rounds: int) -> None:
-    """It holds whether or not the run converges, and before and after columns are dropped."""
+    """The law holds whether or not the run converges, and before and after columns are dropped."""
     place = GRAPHS[graph]()
     stack = spectrum_problem(place.n_agents, 12, 0.7 ** np.arange(12), seed % 10**6, heterogeneity=0.9, indefinite=True)
     size = np.linalg.norm(stack, 2, axis=(-2, -1)).max()
@@ -242,7 +242,7 @@ def test_the_mean_of_T_is_the_mean_of_A_X_in_every_iteration(seed: int, k: int, 
             assert np.abs(after.AX.mean(axis=0) - exact).max() <= 50.0 * EPS * size
 
 
-def test_columns_are_dropped_once_and_all_agents_rotate_alike() -> None:
+def test_columns_are_dropped_once_and_equally_at_all_agents() -> None:
     """With a gap after the second column, two columns and a guard remain, the same at every agent."""
     stack = agents(PAPER, np.r_[5.0, 4.5, np.linspace(1.0, 0.1, 28)], 0.3)
     seen = Recorder()
@@ -258,8 +258,8 @@ def test_columns_are_dropped_once_and_all_agents_rotate_alike() -> None:
 # --------------------------------------------------------------------------------------------------------- faster
 
 
-def test_it_needs_a_fraction_of_the_rounds_of_deepca() -> None:
-    """With gap 0.05 and 20 agents, it needs at most 1/4 of the rounds and 1/2 of the bytes of DeEPCA at its best K."""
+def test_the_accelerated_method_needs_a_fraction_of_the_rounds_of_deepca() -> None:
+    """With gap 0.05 and 20 agents: at most 1/4 of the rounds and 1/2 of the bytes of DeEPCA with its best K."""
     stack = agents(PAPER, np.r_[2.0, 1.5, 1.0, 0.95 * 0.9 ** np.arange(57)], 0.3)
     U = top(stack, 3)
 
@@ -357,8 +357,8 @@ class Late:
 @pytest.mark.threads(reason="ranks cannot be an iteration apart: an epoch is announced to all at once")
 @pytest.mark.parametrize("method", [AcceleratedDeEPCA, DeEPCA])
 @pytest.mark.parametrize("at", [0, 2, 4, 5, 6, 7, 9, 11])
-def test_agents_caught_in_adjacent_iterations_continue_alike(at: int, method: Any) -> None:
-    """All continue with the same rounds and columns, whichever decisions one agent made before the others."""
+def test_agents_in_adjacent_iterations_continue_with_the_same_decisions(at: int, method: Any) -> None:
+    """All continue with the same rounds and columns, even if one agent decided before the others."""
     place = topology.erdos_renyi(8, 0.5, seed=3)
     stack = agents(place, np.r_[5.0, 4.5, np.linspace(1.0, 0.1, 28)], 0.3)
     A, W0 = from_matrices(stack), random_orthonormal(30, 1, seed=5)
@@ -430,7 +430,7 @@ def test_a_step_can_be_retried() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-160, 1e-12, 1e12, 1e300])
-def test_scaling_the_data_changes_nothing(scale: float) -> None:
+def test_scaling_the_data_does_not_change_the_run(scale: float) -> None:
     stack = agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
     plain, scaled = run(stack, 3), run(scale * stack, 3)
     assert scaled.iterations == plain.iterations

@@ -1,4 +1,4 @@
-"""Check accelerated tracking with automatic rounds for indefinite, very heterogeneous ``A_j``, and its advice."""
+"""Check accelerated tracking with automatic rounds on indefinite, very heterogeneous ``A_j``, and its advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import deepca
 from deepca import AcceleratedDeEPCA, DeEPCA, Tolerance, topology
 from deepca.algorithms import AcceleratedState
 from deepca.consensus.mixers import PositiveChebyshev
-from deepca.consensus.pacing import Matched
+from deepca.consensus.pacing import MatchedRounds
 from deepca.operators.linalg import random_orthonormal
 from deepca.solver.result import Result
 from deepca.solver.stopping import Agreed
@@ -21,7 +21,7 @@ from tests.support.engines import network_of
 from tests.support.helpers import worst_tangent
 from tests.support.problems import orthogonal, pooled_answer, symmetric_noise
 from tests.support.seeds import law_seeds
-from tests.support.unlike_agents import solve_unlike
+from tests.support.unlike_agents import solve_heterogeneous
 
 Array = npt.NDArray[np.float64]
 PAPER = topology.erdos_renyi(20, 0.4, seed=1)
@@ -47,8 +47,8 @@ def agents(place: Topology, eigenvalues: npt.ArrayLike, heterogeneity: float, se
 
 @pytest.mark.simulator(reason="a suite of problems for one process; engines are compared elsewhere")
 @pytest.mark.parametrize("seed", HELD_BACK)
-def test_problems_that_once_had_too_few_rounds_converge(seed: int) -> None:
-    ended = solve_unlike(seed, AcceleratedDeEPCA, max_iter=300)
+def test_problems_that_once_got_too_few_rounds_converge(seed: int) -> None:
+    ended = solve_heterogeneous(seed, AcceleratedDeEPCA, max_iter=300)
     assert ended.converged, ended
 
 
@@ -56,7 +56,7 @@ def test_problems_that_once_had_too_few_rounds_converge(seed: int) -> None:
 @pytest.mark.parametrize("seed", SLOW)
 def test_rounds_are_at_most_three_times_those_of_deepca(seed: int) -> None:
     """A former version needed 4 to 21 times as many."""
-    plain, accelerated = solve_unlike(seed, DeEPCA), solve_unlike(seed, AcceleratedDeEPCA)
+    plain, accelerated = solve_heterogeneous(seed, DeEPCA), solve_heterogeneous(seed, AcceleratedDeEPCA)
     assert plain.converged, plain
     assert accelerated.converged, accelerated
     assert accelerated.rounds <= 3.0 * plain.rounds
@@ -64,11 +64,11 @@ def test_rounds_are_at_most_three_times_those_of_deepca(seed: int) -> None:
 
 @pytest.mark.simulator(reason="a suite of problems for one process; engines are compared elsewhere")
 @pytest.mark.parametrize("seed", law_seeds(16, start=1000))
-def test_it_converges_wherever_deepca_does(seed: int) -> None:
-    accelerated = solve_unlike(seed, AcceleratedDeEPCA)
+def test_the_accelerated_method_converges_wherever_deepca_does(seed: int) -> None:
+    accelerated = solve_heterogeneous(seed, AcceleratedDeEPCA)
     assert not accelerated.wrong, accelerated
     if not accelerated.converged:
-        plain = solve_unlike(seed, DeEPCA)
+        plain = solve_heterogeneous(seed, DeEPCA)
         assert not plain.converged, (plain, accelerated)
 
 
@@ -95,22 +95,22 @@ def entry(t: int, change: float, disagreement: float, magnified: float = 1.0, h:
 def test_rounds_are_added_while_the_subspace_does_not_settle(
     change: float, disagreement: float, magnified: float
 ) -> None:
-    """Even if h oscillates, and K with it: a change of K must not hide that nothing settles."""
-    pace = Matched(PositiveChebyshev(), RING)
+    """K may oscillate with h; a change of K must not hide that the subspace does not settle."""
+    pace = MatchedRounds(PositiveChebyshev(), RING)
     rounds = []
     for t in range(1, 60):
-        pace.see(entry(t, change, disagreement, magnified, 100.0 * (1.0 + 5.0 * (t // 3 % 2))), t)
+        pace.observe(entry(t, change, disagreement, magnified, 100.0 * (1.0 + 5.0 * (t // 3 % 2))), t)
         rounds.append(pace.K)
     assert rounds[-1] >= 1.8 * max(rounds[:8])
 
 
 def test_rounds_stay_if_a_small_gap_explains_slow_convergence() -> None:
-    pace = Matched(PositiveChebyshev(), RING)
+    pace = MatchedRounds(PositiveChebyshev(), RING)
     for t in range(1, 6):
-        pace.see(entry(t, 1e-2, 1e-6), t)
+        pace.observe(entry(t, 1e-2, 1e-6), t)
     settled = pace.K
     for t in range(6, 80):
-        pace.see(entry(t, 1e-2 * 0.999**t, 1e-6 * 0.999**t), t, expected=1e-3)
+        pace.observe(entry(t, 1e-2 * 0.999**t, 1e-6 * 0.999**t), t, expected=1e-3)
     assert settled == pace.K
 
 
@@ -132,10 +132,10 @@ def run(
 
 
 def test_a_resumed_run_keeps_its_rounds() -> None:
-    """The reason for raising K is not stored; K must not fall to what h alone would require."""
-    pace = Matched(PositiveChebyshev(), RING, K=30)
+    """The state does not store why K was raised, so K must not fall to what h alone requires."""
+    pace = MatchedRounds(PositiveChebyshev(), RING, K=30)
     for t in range(61, 75):
-        pace.see(entry(t, 1e-6 * 0.6 ** (t - 60), 1e-8 * 0.6 ** (t - 60), h=1.0), t, expected=0.5)
+        pace.observe(entry(t, 1e-6 * 0.6 ** (t - 60), 1e-8 * 0.6 ** (t - 60), h=1.0), t, expected=0.5)
     assert pace.K == 30
 
 

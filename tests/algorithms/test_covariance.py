@@ -1,4 +1,4 @@
-"""Check covariance averaging: exact in few rounds, and only on request."""
+"""Check that covariance averaging is exact in few rounds, and is used only on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.problems import spectrum, spectrum_problem
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_the_answer_equals_the_pooled_one_and_costs_one_average(graph: str) -> None:
+def test_the_answer_equals_the_pooled_answer_and_costs_one_average(graph: str) -> None:
     place = GRAPHS[graph]()
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, 3), 1, heterogeneity=0.9, indefinite=True)
     result = deepca.solve(
@@ -37,7 +37,7 @@ def test_the_answer_equals_the_pooled_one_and_costs_one_average(graph: str) -> N
 
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("messages", ["float64", "float32"])
-def test_it_is_never_chosen_automatically(reliable: bool, messages: str) -> None:
+def test_covariance_averaging_is_never_chosen_automatically(reliable: bool, messages: str) -> None:
     place = GRAPHS["ring"]()
     network = network_of(place)
     network.reliable = reliable

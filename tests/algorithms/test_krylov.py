@@ -122,7 +122,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
-    """The tangent is within tol by numpy's eigh and by the certificate, and eigenvalues are exact to rounding."""
+    """The true and the proven tangent are within the tolerance, and eigenvalues are exact to rounding."""
     case = CASES[name]()
     values, U, _ = truth(case.stack, case.k)
     result = run(case.stack, case.k)
@@ -168,7 +168,7 @@ def test_random_problems_are_solved(seed: int) -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_matrices_of_rank_below_k_are_reported(rank: int) -> None:
-    """The columns that carry the data are right, and the others complete the basis."""
+    """The leading columns are right, and the others complete the basis."""
     k = 5
     stack = spectrum_problem(6, 20, np.r_[2.0 ** -np.arange(rank), np.zeros(20 - rank)], 30)
     _, U, _ = truth(stack, rank)
@@ -246,7 +246,7 @@ def slow(d: int, k: int, gap: float) -> Array:
 
 
 def test_thick_restarts_keep_the_ritz_vectors() -> None:
-    """Q is truncated repeatedly, stays orthonormal, the largest Ritz value never falls, and the answer is right."""
+    """Q is truncated repeatedly but stays orthonormal; the largest Ritz value never falls; the answer is right."""
     stack = slow(250, 1, 1e-3)
     values, U, _ = truth(stack, 1)
     network = network_of(deepca.topology.complete(4))
@@ -281,7 +281,7 @@ def test_a_slow_spectrum_is_proven(gap: float, k: int) -> None:
     assert result.certificate.proves(1e-10)
 
 
-def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
+def test_Q_stays_orthonormal_when_it_spans_the_whole_space() -> None:
     """Once Q has d columns, P is empty and further steps change nothing."""
     stack = spectrum_problem(6, 23, spectrum(23, 3, decay=0.7), 0)
     algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
@@ -297,7 +297,7 @@ def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
 
 
 def test_the_same_state_gives_the_same_next_state() -> None:
-    """Steps are pure and do not modify their state."""
+    """Steps are pure: they do not modify their state."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
     algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
     state = steps(algorithm, 2)[-1]
@@ -324,8 +324,8 @@ def test_a_run_can_be_resumed_from_its_state() -> None:
     assert worst_tangent(U, second.W) <= 1e-10
 
 
-def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
-    """It needs about the square root of the iterations of DeEPCA."""
+def test_block_krylov_needs_far_fewer_iterations_than_the_power_method() -> None:
+    """The number of iterations is about the square root of that of DeEPCA."""
     stack = spectrum_problem(6, 60, falling(60, 1.0, 0.99, below=0.97, rate=0.99), 0)
     W0 = deepca.operators.linalg.random_orthonormal(60, 2, seed=0)
     power = deepca.solve(deepca.DeEPCA(stack, W0, network_of(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False)
@@ -357,7 +357,7 @@ def test_the_advice_without_a_gap_names_other_k(values: Array, k: int, choices: 
     np.testing.assert_allclose(result.eigenvalues[0], values[:k], rtol=1e-12)
 
 
-def test_advice_for_an_identity_names_only_k_that_exist() -> None:
+def test_advice_for_the_identity_names_only_k_that_exist() -> None:
     """All twenty eigenvalues are equal: the only k with a unique answer is 20."""
     result = run(np.broadcast_to(np.eye(20), (6, 20, 20)).copy(), 3)
     assert result.status.code == "not_unique"
@@ -387,7 +387,7 @@ def test_probes_never_exceed_the_next_eigenvalue(n: int, d: int, k: int, accurac
     top = np.ascontiguousarray(vectors[:, ::-1][:, :k])
     for seed in range(8):
         for found, _ in probe(A, top, network_of(RING), seed=seed, accuracy=accuracy, rounding=3e-15):
-            assert found.values[0] <= values[-k - 1] + 4.0 * found.doubt + 1e-12
+            assert found.values[0] <= values[-k - 1] + 4.0 * found.error + 1e-12
 
 
 # ---------------------------------------------------------------------------------------------------------- epochs
@@ -410,7 +410,7 @@ def test_an_announced_epoch_restarts_from_w(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_an_epoch_announced_to_separate_agents_restarts_all_alike(at: int) -> None:
+def test_an_epoch_announced_to_separate_agents_restarts_all_of_them(at: int) -> None:
     """Agents may be in adjacent iterations; all end with the same W."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)

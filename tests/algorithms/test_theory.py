@@ -64,12 +64,12 @@ def test_problem_quantities_are_measured() -> None:
     assert abs(Problem.of(-negative[::-1] + 6 * np.eye(2), 1).L - 11.0) < 1e-12
 
 
-def test_gamma_by_hand() -> None:
+def test_gamma_matches_a_calculation_by_hand() -> None:
     assert theory.gamma(PROBLEM) == 0.75
     assert theory.gamma(Problem(1, 2, 4.0, 0.0, 4.0)) == 0.5
 
 
-def test_rho_by_hand() -> None:
+def test_rho_matches_a_calculation_by_hand() -> None:
     """A ring of six has λ₂ = 3/4."""
     place = topology.ring(6)
     assert theory.rho(place, 3, form="printed") == pytest.approx((1 - math.sqrt(0.25)) ** 3)
@@ -81,7 +81,7 @@ def test_rho_by_hand() -> None:
     assert theory.rho(topology.ring(1), 1) == 0.0
 
 
-def test_rho_bound_by_hand() -> None:
+def test_the_bound_on_rho_matches_a_calculation_by_hand() -> None:
     """The case k = 1, m = 2, λ = 2 and 1, L = 4, ℓ₀ = 1, t = 1 is small enough to compute by hand."""
     s = 1 + 0.75**2
     D = 1 + 8 + 10 * 0.75**2
@@ -137,13 +137,13 @@ def test_the_corrected_K_is_the_smallest_that_satisfies_all_conditions(m: int) -
     assert bound(K) <= min(corrected, third, theory.gamma(problem) / 2) < bound(K - 1)
 
 
-def test_the_printed_K_by_hand() -> None:
+def test_the_printed_K_matches_a_calculation_by_hand() -> None:
     place = topology.ring(6)
     inside = 96 * 1 * 4 * 2 * (2 + 8) * (1 + 1.5) ** 4 / (1 * 1 * 0.75**2)
     assert theory.required_rounds(PROBLEM, place, 1.5, form="printed") == math.ceil(math.log(inside) / 0.5)
 
 
-def test_the_printed_T_and_the_corrected_T_by_hand() -> None:
+def test_the_printed_and_the_corrected_T_match_a_calculation_by_hand() -> None:
     l0, eps = 3.0, 1e-6
     printed = 2 * 2 / 1 * max(math.log(4 * l0 / eps), math.log(4 * (2 + 8) * l0 / (math.sqrt(2) * 1 * eps)))
     corrected = 2 * 2 / 1 * max(math.log(4 * l0 / eps), math.log(4 * math.sqrt(2) * 1 * l0 / ((1 + 8) * eps)))
@@ -358,7 +358,7 @@ def test_the_lemma_bounds_the_disagreement_when_the_basis_settles_with_the_subsp
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", ["path of 6, k = 1", "clear gaps inside", "one agent", "complete graph"])
-def test_the_lemma_bounds_the_disagreement_of_algorithm_1_when_gaps_inside_the_top_k_are_clear(
+def test_the_lemma_bounds_the_disagreement_of_algorithm_1_when_gaps_in_the_top_k_are_large(
     case: str, seed: int
 ) -> None:
     seen = _run(case, seed, 1e-9, None)
@@ -366,7 +366,7 @@ def test_the_lemma_bounds_the_disagreement_of_algorithm_1_when_gaps_inside_the_t
     assert seen.perturbation <= 1.0
 
 
-def test_the_lemma_is_false_for_algorithm_1_when_eigenvalues_inside_the_top_k_are_close() -> None:
+def test_the_lemma_is_false_for_algorithm_1_when_eigenvalues_in_the_top_k_are_close() -> None:
     """With QR, the basis keeps rotating inside a subspace that has settled, which the proof overlooks.
 
     It settles at the rate ``max λ_{i+1}/λ_i`` over i < k. The lemma on ``‖W^t − W^{t−1}‖`` bounds it by the angle to
@@ -379,7 +379,7 @@ def test_the_lemma_is_false_for_algorithm_1_when_eigenvalues_inside_the_top_k_ar
 
 
 def test_one_round_need_not_converge_if_the_theory_requires_many() -> None:
-    """K matters, so the runs above are meaningful."""
+    """So K matters, and the runs above are meaningful."""
     place, stack, k = CASES["path of 6, k = 1"]
     _, U = pooled_answer(stack, k)
     W0 = random_orthonormal(6, k, seed=0)

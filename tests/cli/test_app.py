@@ -1,4 +1,4 @@
-"""``deepca`` itself and ``deepca demo``, run as a user runs them."""
+"""Test ``deepca`` itself and ``deepca demo``."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_an_output_folder_that_cannot_be_created_is_named(tmp_path: Path, monkey
     assert "Traceback" not in done.stderr
 
 
-def test_help_and_version() -> None:
+def test_help_and_version_are_printed() -> None:
     assert "Examples" in CliRunner().invoke(app, ["demo", "--help"]).stdout
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"deepca {deepca.__version__}"
     assert "demo" in CliRunner().invoke(app, ["--help"]).stdout
 
 
-def test_the_library_imports_no_optional_package(tmp_path: Path) -> None:
+def test_importing_the_library_imports_no_optional_package(tmp_path: Path) -> None:
     code = (
         "import sys, deepca; "
         "extras = {'typer', 'rich', 'matplotlib', 'sklearn', 'pandas'} & {name.split('.')[0] for name in sys.modules}; "

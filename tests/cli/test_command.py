@@ -1,4 +1,4 @@
-"""What all commands have in common: their help, their options, and how they report mistakes."""
+"""Test what all commands have in common: help, options, and reports of mistakes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def assert_mistake(done: Any, *words: str) -> None:
 # --------------------------------------------------------------------------------------------------------------- help
 
 
-def test_there_are_commands() -> None:
+def test_all_commands_are_found() -> None:
     assert {("fit",), ("agent", "run"), ("cluster", "up"), ("demo",)} <= COMMANDS.keys()
     assert all(isinstance(one, Command) for one in COMMANDS.values())
 
@@ -81,7 +81,7 @@ def test_help_is_complete_and_fits(words: tuple[str, ...], width: int) -> None:
 
 @EVERY_COMMAND
 def test_paragraphs_of_the_help_are_not_broken(words: tuple[str, ...]) -> None:
-    """A line ends early only at the end of a paragraph, or in a list, which is indented."""
+    """Only the last line of a paragraph, and lines of an indented list, may be short."""
     description = re.split(r"\n\n\S.*:\n", run(*words, "--help").stdout.split("\n\n", 1)[1])[0]
     for paragraph in description.split("\n\n"):
         lines = [line.strip() for line in paragraph.splitlines()]
@@ -224,7 +224,7 @@ def test_a_flag_may_be_repeated() -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_lists_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_repeated_list_options_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tried = []
 
     def stop(*_: object, algorithms: list[str], **__: object) -> None:
@@ -313,3 +313,10 @@ def test_a_system_error_names_the_file(tmp_path: Path) -> None:
 def test_unknown_and_incomplete_options_are_mistakes(words: tuple[str, ...]) -> None:
     assert_mistake(run(*words, "--no-such-option"), "--no-such-option")
     assert_mistake(run(*words, *("--seed",) if words != ("doctor",) else ("--nothing",)))
+
+
+def test_errors_name_keys_of_network_toml_where_a_site_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(command=SimpleNamespace(get_params=lambda ctx: COMMANDS["agent", "run"].params))
+    monkeypatch.setattr(module, "_running", SimpleNamespace(get=lambda: context))
+    assert in_options("n_components = 6 is too many") == "components = 6 is too many"
+    assert in_options("tol = 2: a tolerance below 1") == "tolerance = 2: a tolerance below 1"

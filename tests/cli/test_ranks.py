@@ -1,4 +1,4 @@
-"""``deepca fit --engine mpi`` and ``deepca demo --engine mpi``, on several ranks and on one."""
+"""Test ``deepca fit --engine mpi`` and ``deepca demo --engine mpi``, on several ranks and on one."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_all_cases_are_tested(fits: Fits) -> None:
 
 @pytest.mark.xdist_group("mpi")
 def test_a_rank_reads_only_its_own_shards(fits: Fits) -> None:
-    """The ranks read two, three and three of eight shards, in the order of their numbers."""
+    """Of eight shards the ranks read two, three and three, in the order of their numbers."""
     shares = [(1, 2), (9, 10, 11), (12, 20, 100)]
     for name in ("npy", "allreduce", "deepca", "checkpoints"):
         for answer, share in zip(fits.batch[name], shares, strict=True):

@@ -1,4 +1,4 @@
-"""Check that agents set up differently, finished early or interrupted are reported, and that none hangs."""
+"""Check that agents that differ, finish early or are interrupted are reported, and that no agent hangs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_agent_that_finished_early_is_named_without_waiting_for_the_deadline(
 
 
 def test_a_different_max_iter_at_one_agent_ends_at_the_deadline() -> None:
-    """Agent 0 requests the final agreement while the others iterate; none hangs."""
+    """Agent 0 requests the final agreement while the others still iterate; no agent hangs."""
     with pytest.raises(PeerTimeout):
         deepca.run_agents(
             deepca.topology.ring(4), lambda net: _solve(net, max_iter=5 if net.agent == 0 else 50), timeout=1.0
@@ -63,7 +63,7 @@ def test_a_different_max_iter_at_one_agent_ends_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("m", [2, 6])
-def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> None:
+def test_a_restart_on_a_complete_graph_is_exact(m: int) -> None:
     """One round is enough there, so the phases of a restart follow each other immediately."""
     stack = spectrum_problem(m, 6, spectrum(6, 2, gap=0.5, decay=0.6), 1, 0.3)
     _, U = deepca.operators.linalg.top_eigenvectors(stack.mean(axis=0), 2)

@@ -1,4 +1,4 @@
-"""Check averages over trees and hypercubes: exact, bitwise the same everywhere, in twice the radius of the graph."""
+"""Check averages over trees and hypercubes: they are exact, have the same bits everywhere, and take few rounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GRAPHS: dict[str, Topology] = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_all_agents_get_the_mean(name: str) -> None:
+def test_all_agents_get_the_exact_mean(name: str) -> None:
     graph = GRAPHS[name]
     m = graph.n_agents
     x = np.random.default_rng(0).standard_normal((m, 3, 4)) * 10.0 ** np.arange(-6, 6, 3)
@@ -65,7 +65,7 @@ def test_all_agents_get_the_mean(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name not in ("one", "hypercube")])
-def test_rounds_are_twice_the_radius(name: str) -> None:
+def test_an_average_takes_twice_the_radius_in_rounds(name: str) -> None:
     graph = GRAPHS[name]
     network = network_of(graph)
     exact_average(network, np.ones((len(network.local), 1)))
@@ -124,7 +124,7 @@ class Losing(AgentNetwork):
 
 
 class LosingTogether(Stepwise):
-    """The same network for several local agents."""
+    """The same loss in a network with several local agents."""
 
     lost_round = 1
 
@@ -138,7 +138,7 @@ class LosingTogether(Stepwise):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_lost_message_is_detected(engine: str) -> None:
-    """A loss does not average out, so the control number must reveal it."""
+    """The control number with a known mean reveals the loss."""
     place = topology.path(5)
     if engine != "threads":
         with pytest.raises(NetworkError) as caught:
@@ -161,7 +161,7 @@ def test_a_lost_message_is_detected(engine: str) -> None:
 
 @pytest.mark.parametrize("K", [1, 2, 5, 9])
 def test_chebyshev_on_the_papers_weights_is_chebyshev_on_the_best_constant_matrix(K: int) -> None:
-    """Both are I − αM, and the interval scales with α, so the map is the same and other weights gain nothing."""
+    """Both matrices are I − αM, and the interval scales with α, so the map is the same: other weights gain nothing."""
     x = np.random.default_rng(K).standard_normal((12, 5))
     mixed = [
         everyone(Chebyshev(K)(network_of(deepca.topology.erdos_renyi(12, 0.4, seed=3, rule=rule)), x[mine(12)]), 12)
@@ -179,7 +179,7 @@ def test_chebyshev_on_the_papers_weights_is_chebyshev_on_the_best_constant_matri
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_piggybacked_values_arrive_with_one_exact_average(graph: str) -> None:
-    """All agents know the maximum over all agents after one sweep, without any additional round."""
+    """After one sweep every agent knows the maximum over all agents, without any additional round."""
     place = GRAPHS[graph]
 
     def work(network: Network) -> Array:

@@ -1,4 +1,4 @@
-"""Check the choice of K while running: first from the graph, then from observation, the same at all agents."""
+"""Check how K is chosen: first from the graph, then from what all agents observe, equally at all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import deepca
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
 from deepca.consensus.mixers import Mixer
-from deepca.consensus.pacing import Searched
+from deepca.consensus.pacing import SearchedRounds
 from deepca.consensus.rates import first_rounds, response, tracking_rate
 from deepca.errors import ParameterError
 from deepca.operators import from_matrices, from_rows
@@ -73,7 +73,7 @@ def test_extreme_heterogeneity_needs_no_tuning(kind: str, place: str) -> None:
 
 
 def test_separate_agents_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
-    """They stop together and end alike; K changes during the run, so the comparison is meaningful."""
+    """K changes during the run, so the comparison is meaningful. All agents stop in the same iteration."""
     A, U, k = extreme("opposite")
     W0, place = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4), PLACES["ring"]
     simulated = Recorder()
@@ -116,8 +116,8 @@ def test_the_tracking_rate_is_that_of_the_recurrence(kind: type[Mixer], place: s
         assert tracking_rate(kind(K), topology, K, x) == pytest.approx(rate, rel=2e-2)
 
 
-def test_a_k_with_an_unstable_tracking_rate_fails_and_the_first_choice_does_not() -> None:
-    """It fails even for nearly equal agents, since the rate depends on the graph only."""
+def test_a_K_with_an_unstable_tracking_rate_fails_and_the_first_choice_of_K_does_not() -> None:
+    """Such a K fails even for nearly equal agents, since the rate depends on the graph only."""
     place = deepca.topology.ring(20)
     stack = spectrum_problem(20, 8, spectrum(8, 2, decay=0.8), 5, heterogeneity=0.3)
     _, U = pooled_answer(stack, 2)
@@ -138,13 +138,13 @@ def entry(t: int, change: float, disagreement: float) -> Agreed:
     return Agreed(t=t, change=change, disagreement=disagreement, rank=2, floor=1e-15)
 
 
-def test_superfluous_rounds_are_dropped() -> None:
+def test_K_falls_if_agents_agree_better_than_necessary() -> None:
     """If agents agree far better than the subspace moves, K falls, but never to an unstable number."""
     place = PLACES["ring"]
-    pace = Searched(FastMix(), place)
+    pace = SearchedRounds(FastMix(), place)
     first = pace.K
     for t in range(1, 200):
-        pace.see(entry(t, 0.95**t, 1e-6 * 0.95**t), t)
+        pace.observe(entry(t, 0.95**t, 1e-6 * 0.95**t), t)
     assert first > pace.K
     assert tracking_rate(FastMix(pace.K), place, pace.K) <= 0.95
 
@@ -157,19 +157,19 @@ def test_superfluous_rounds_are_dropped() -> None:
         (lambda t: 1e-3, lambda t: 1e-4 * 1.3**t),  # disagreement grows
     ],
 )
-def test_missing_rounds_are_added(change: Any, disagreement: Any) -> None:
-    pace = Searched(FastMix(), PLACES["ring"])
+def test_K_rises_if_agents_disagree(change: Any, disagreement: Any) -> None:
+    pace = SearchedRounds(FastMix(), PLACES["ring"])
     first = pace.K
     for t in range(1, 12):
-        pace.see(entry(t, change(t), disagreement(t)), t)
+        pace.observe(entry(t, change(t), disagreement(t)), t)
     assert first < pace.K
 
 
-def test_rounding_errors_do_not_change_k() -> None:
-    pace = Searched(FastMix(), PLACES["ring"])
+def test_rounding_errors_do_not_change_K() -> None:
+    pace = SearchedRounds(FastMix(), PLACES["ring"])
     first = pace.K
     for t in range(1, 50):
-        pace.see(entry(t, 1e-15, 1e-14), t)
+        pace.observe(entry(t, 1e-15, 1e-14), t)
     assert first == pace.K
 
 
@@ -209,7 +209,7 @@ def test_a_resumed_run_continues_with_its_rounds() -> None:
     assert worst_tangent(U, second.W) <= 1e-9
 
 
-def test_a_gossip_matrix_with_negative_eigenvalues_gets_a_suitable_mixer() -> None:
+def test_the_default_mixer_suits_a_gossip_matrix_with_negative_eigenvalues() -> None:
     place = deepca.topology.ring(M, rule="metropolis")
     assert not place.positive_semidefinite
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)

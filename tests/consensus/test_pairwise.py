@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepca
-from deepca.consensus.pairwise import Pairwise, meetings_in
+from deepca.consensus.pairwise import Pairwise, pairs_in_rounds
 from deepca.consensus.rates import first_rounds, response, responses, tracking_rate
 from deepca.errors import MixingError, ParameterError
 from deepca.network import Network, SimulatedNetwork
@@ -41,7 +41,7 @@ def problem(seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 def one_by_one(pairs: npt.NDArray[np.int64], m: int) -> Array:
-    """Return the product of the matrices of these meetings."""
+    """Return the product of the averaging matrices of these meetings."""
     product = np.eye(m)
     for i, j in pairs:
         W = np.eye(m)
@@ -55,7 +55,7 @@ def one_by_one(pairs: npt.NDArray[np.int64], m: int) -> Array:
 
 @given(st.sampled_from(sorted(GRAPHS)), st.integers(1, 9), seeds)
 @quick(40)
-def test_meetings_are_along_links_and_follow_the_number_of_rounds(name: str, K: int, seed: int) -> None:
+def test_meetings_use_links_of_the_graph_and_their_number_follows_from_the_rounds(name: str, K: int, seed: int) -> None:
     place = GRAPHS[name]()
     m = place.n_agents
     pairs = Pairwise(K, seed=seed).pairs(place, K, NOW)
@@ -66,7 +66,7 @@ def test_meetings_are_along_links_and_follow_the_number_of_rounds(name: str, K: 
 
 
 def test_all_links_are_drawn_equally_often() -> None:
-    """Chi-square of 20 000 meetings lies within four standard deviations of its expectation."""
+    """The chi-square statistic of 20 000 meetings is within four standard deviations of its expectation."""
     pairs = Pairwise().pairs(PLACE, 20_000 * 2 // M, NOW)
     counts = np.unique(pairs, axis=0, return_counts=True)[1]
     assert len(counts) == PLACE.n_edges
@@ -90,10 +90,10 @@ def test_a_mix_applies_its_meetings_in_order_and_counts_them(name: str, kind: st
         return np.stack([first, mixer(network, x[network.local])], axis=-1)
 
     done = at_every_agent(kind, place, work)
-    n = meetings_in(7, m)
+    n = pairs_in_rounds(7, m)
     step = network_of(place)
     step.begin(0, 4)
-    epoch, phase, t, met = step.moment
+    epoch, phase, t, met = step.position
     assert (epoch, t, met) == (0, 4, 0)
     for i, before in enumerate((0, n)):
         pairs = mixer.pairs(place, 7, (epoch, phase, t, before))
@@ -116,16 +116,16 @@ def test_the_mean_is_preserved_to_rounding(m: int, K: int, seed: int) -> None:
 
 
 def test_meetings_depend_on_the_moment_only() -> None:
-    """Another epoch, phase, iteration, mix or seed gives other pairs; a retry at the same moment does not."""
+    """Another epoch, phase, iteration, mix or seed gives other pairs; a retry at the same moment gives the same."""
     mixer, network = Pairwise(5), network_of(PLACE)
     seen = []
     for epoch, t, phase in ((0, 0, "step"), (0, 1, "step"), (0, 1, "restart"), (1, 1, "step"), (1, -1, "restart")):
         network.begin(epoch, t, phase)
-        seen.append(mixer.pairs(PLACE, 5, network.moment))
+        seen.append(mixer.pairs(PLACE, 5, network.position))
         mixer(network, np.ones((M, 1))[mine(M)])
-        seen.append(mixer.pairs(PLACE, 5, network.moment))
+        seen.append(mixer.pairs(PLACE, 5, network.position))
         network.begin(epoch, t, phase)
-        np.testing.assert_array_equal(mixer.pairs(PLACE, 5, network.moment), seen[-2])
+        np.testing.assert_array_equal(mixer.pairs(PLACE, 5, network.position), seen[-2])
     seen.append(Pairwise(5, seed=1).pairs(PLACE, 5, NOW))
     assert len({pairs.tobytes() for pairs in seen}) == len(seen)
 
@@ -149,7 +149,7 @@ def test_the_expected_square_agrees_with_boyd(name: str) -> None:
         assert abs(left.mean() - values[mode]) <= 4.0 * spread + 1e-12
     slowest = vectors[:, m - 2 : m - 1]
     for K in (1, 4):
-        n = meetings_in(K, m)
+        n = pairs_in_rounds(K, m)
         left = np.array([_after(network, slowest, n, seed) for seed in range(draws)])
         bound = Pairwise().contraction(place, K)
         assert bound == pytest.approx(values[-2] ** (n / 2))
@@ -160,7 +160,7 @@ def test_the_expected_square_agrees_with_boyd(name: str) -> None:
 
 def _after(network: SimulatedNetwork, x: Array, n: int, seed: int) -> float:
     pairs = Pairwise(seed=seed).pairs(network.topology, n, NOW)[:n]
-    y = network.meet(x, pairs, 1)
+    y = network.average_pairs(x, pairs, 1)
     return float(((y - y.mean(axis=0)) ** 2).sum())
 
 
@@ -220,7 +220,7 @@ def test_agreed_numbers_are_flooded_and_counted_separately() -> None:
     if over_mpi():
         return
     assert sent.control_rounds == 6 * result.iterations
-    n = meetings_in(30, M)
+    n = pairs_in_rounds(30, M)
     assert sent.messages == result.iterations * (2 * n + 6 * place.n_messages)
     assert sent.bytes_sent - sent.control_bytes == result.iterations * 2 * n * D * K_TOP * 8
 
@@ -266,7 +266,7 @@ def test_a_metered_network_counts_the_meetings_of_each_agent() -> None:
     network, mixer = MeteredNetwork(deepca.topology.star(6), LinkSpeed(0.1, 8e3)), Pairwise(4)
     x = np.ones((6, 10))
     mixer(network, x)
-    pairs = mixer.pairs(network.topology, 4, SimulatedNetwork(network.topology).moment)
+    pairs = mixer.pairs(network.topology, 4, SimulatedNetwork(network.topology).position)
     met = np.bincount(pairs.ravel(), minlength=6)
     np.testing.assert_allclose(network.running.bytes, met * 80.0)
     assert met[0] == 12  # the centre takes part in every meeting

@@ -1,4 +1,4 @@
-"""Tests assert facts (types, attributes, numbers) rather than the wording of messages."""
+"""Check that tests assert facts (types, attributes, numbers) rather than the wording of messages."""
 
 from __future__ import annotations
 

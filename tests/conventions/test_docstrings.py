@@ -75,7 +75,7 @@ def validate(name: str) -> dict[str, Any]:
 
 
 def exported() -> Iterator[str]:
-    """Yield the functions and classes that packages export, and the methods that those classes add to their bases."""
+    """Yield the names of exported functions and classes, and of methods that exported classes add to their bases."""
     found = {
         f"{value.__module__}.{value.__qualname__}": value
         for module in map(import_module, MODULES)

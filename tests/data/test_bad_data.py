@@ -1,4 +1,4 @@
-"""Unusable data and parameters of estimators: errors have agent, row, column and value as attributes."""
+"""Test that estimators reject unusable data and parameters, with agent, row, column and value as attributes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _mapped(X: Array, folder: Path) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_located(value: float, kind: str, tmp_path: Path) -> None:
-    """The error has agent, row and column for any type of input; rows are counted over all blocks."""
+    """The error has agent, row and column, whatever the type of the input; rows are counted over all blocks."""
     Xs: list[Any] = list(parts())
     Xs[1][19, 3] = value  # the fourth block of a generator
     Xs[1] = KINDS[kind](Xs[1], tmp_path)
@@ -87,7 +87,7 @@ def test_a_value_that_is_not_finite_is_located(value: float, kind: str, tmp_path
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("kind", ["dense", "csr", "function"])
 def test_a_value_that_is_not_finite_is_located_in_both_forms(kind: str, form: Form, tmp_path: Path) -> None:
-    """It is found before any product is computed."""
+    """The value is found before any product is computed."""
     Xs: list[Any] = list(parts())
     Xs[2][0, 4] = np.nan
     Xs[2] = KINDS[kind](Xs[2], tmp_path)
@@ -97,7 +97,7 @@ def test_a_value_that_is_not_finite_is_located_in_both_forms(kind: str, form: Fo
 
 
 def test_named_columns_are_reported_by_name() -> None:
-    """The same holds for columns that were reordered."""
+    """So are columns that were reordered."""
     Xs = [frame(X) for X in parts()]
     Xs[2].loc[7, "d"] = np.nan
     with raises(DataError, agent=2, row=7, column="d"):
@@ -108,7 +108,7 @@ def test_named_columns_are_reported_by_name() -> None:
 
 
 def test_several_values_that_are_not_finite_are_counted() -> None:
-    """The error is about the first, and its message has their number."""
+    """The error locates the first one, and its message has their number."""
     Xs = parts()
     Xs[0][3, 1] = Xs[0][3, 2] = Xs[0][9, 0] = np.nan
     with raises(DataError, agent=0, row=3, column=1) as caught:
@@ -119,7 +119,7 @@ def test_several_values_that_are_not_finite_are_counted() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_fit_rejects_values_that_scikit_learn_rejects(value: float, kind: Callable[[Array], Any]) -> None:
-    """Row and column are those of X."""
+    """The error has the row and the column of X."""
     X = np.vstack(parts())
     X[19, 3] = value
     with raises(DataError, agent=None, row=19, column=3) as caught:
@@ -127,7 +127,7 @@ def test_fit_rejects_values_that_scikit_learn_rejects(value: float, kind: Callab
     np.testing.assert_equal(caught.value.value, value)
 
 
-def test_missing_values_of_pandas() -> None:
+def test_a_missing_value_of_pandas_is_located() -> None:
     """Nullable columns of pandas may have missing values."""
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame({"a": [1, 2, 3, 4], "b": [1.0, 2.0, 5.0, 3.0]})
@@ -152,7 +152,7 @@ def test_missing_values_of_pandas() -> None:
     ],
     ids=["text", "numbers as text", "one text", "None", "complex", "dates"],
 )
-def test_rows_that_are_not_numbers(X: Any) -> None:
+def test_rows_that_are_not_numbers_are_rejected(X: Any) -> None:
     with raises(DataError, agent=1):
         fit_agents([np.array([[1.0, 2.0], [2.0, 5.0]]), X], n_components=1)
 
@@ -165,7 +165,7 @@ def test_text_among_numbers_is_located() -> None:
     assert "n/a" not in caught.value.discreet
 
 
-def test_text_in_a_named_column() -> None:
+def test_text_in_a_named_column_is_located() -> None:
     """The column is reported by name, as for missing values."""
     Xs = [frame(X) for X in parts()]
     Xs[1] = Xs[1].astype(object)
@@ -174,8 +174,8 @@ def test_text_in_a_named_column() -> None:
         fit_agents(Xs)
 
 
-def test_masked_arrays() -> None:
-    """Masked values would be used silently."""
+def test_masked_arrays_are_rejected() -> None:
+    """Otherwise masked values would be used silently."""
     Xs: list[Any] = list(parts())
     Xs[1] = np.ma.masked_less(Xs[1], -1.0)
     with raises(DataError, agent=1) as caught:
@@ -190,7 +190,7 @@ def test_masked_arrays() -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e6, 1e-30])
 @pytest.mark.parametrize("kind", ["dense", "csr", "memmap"])
 def test_a_constant_column_cannot_be_scaled(kind: str, value: float, tmp_path: Path) -> None:
-    """The error has the column; without scaling the fit succeeds."""
+    """The error names the column; without scaling the fit succeeds."""
     Xs = parts()
     for X in Xs:
         X[:, 2] = value
@@ -202,7 +202,7 @@ def test_a_constant_column_cannot_be_scaled(kind: str, value: float, tmp_path: P
 
 
 def test_constant_columns_are_reported_by_name() -> None:
-    """The error has the first one, and its message up to six."""
+    """The error has the first of them, and its message lists up to six."""
     Xs = [frame(X) for X in parts()]
     for X in Xs:
         X["b"] = 3.0
@@ -220,7 +220,7 @@ def test_constant_columns_are_reported_by_name() -> None:
 
 
 def test_a_column_constant_at_each_agent_is_not_constant() -> None:
-    """Every agent has a different value in it."""
+    """The column has a different value at every agent."""
     Xs = parts()
     for j, X in enumerate(Xs):
         X[:, 2] = j
@@ -230,8 +230,8 @@ def test_a_column_constant_at_each_agent_is_not_constant() -> None:
     close(found.scale_, pooled.std(axis=0), rtol=1e-12)
 
 
-def test_a_column_that_varies_little_far_from_zero() -> None:
-    """It varies by 1e-12 of its size, which is more than rounding."""
+def test_a_column_that_varies_little_far_from_zero_can_be_scaled() -> None:
+    """The column varies by 1e-12 of its size, which is more than rounding."""
     Xs = parts()
     for X in Xs:
         X[:, 2] = 2.0**20 + np.round(X[:, 2] * 1024.0) * 2.0**-31
@@ -249,7 +249,7 @@ def test_a_column_that_varies_little_far_from_zero() -> None:
     [np.empty((0, D)), sparse.csr_array((0, D)), iter([]), lambda: iter(()), []],
     ids=["dense", "csr", "generator", "function", "list"],
 )
-def test_an_agent_without_rows(empty: Any) -> None:
+def test_an_agent_without_rows_is_rejected(empty: Any) -> None:
     Xs: list[Any] = list(parts())
     Xs[2] = empty
     with raises(DataError, agent=2, row=None):
@@ -268,14 +268,14 @@ def test_an_empty_block_does_not_make_an_agent_empty() -> None:
     close(fit_agents(Xs).components_, theirs.components_, atol=1e-9)
 
 
-def test_no_columns_and_other_shapes() -> None:
+def test_arrays_without_columns_or_with_other_dimensions_are_rejected() -> None:
     for wrong in (np.empty((3, 0)), np.zeros(5), np.zeros((2, 2, 2)), np.float64(3.0)):
         with raises(DataError, agent=1, value=wrong.shape):
             fit_agents([parts()[0], wrong])
 
 
-def test_one_row_at_an_agent() -> None:
-    """It has no variance of its own, but counts."""
+def test_an_agent_may_have_a_single_row() -> None:
+    """Such an agent has no variance of its own, but its row counts."""
     X = np.vstack(parts())
     theirs = PCA(2, svd_solver="full").fit(X)
     found = fit_agents([X[:1], X[1:2], X[2:]])
@@ -284,8 +284,8 @@ def test_one_row_at_an_agent() -> None:
 
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
-def test_one_row_at_every_agent(form: Form) -> None:
-    """All variance is between agents."""
+def test_every_agent_may_have_a_single_row(form: Form) -> None:
+    """Then all variance is between agents."""
     X = np.vstack(parts())[:9]
     theirs = PCA(2, svd_solver="full").fit(X)
     sources = [as_source(row[None], f"agent {j}") for j, row in enumerate(X)]
@@ -294,7 +294,7 @@ def test_one_row_at_every_agent(form: Form) -> None:
     close(found.variances, theirs.explained_variance_, rtol=1e-10)
 
 
-def test_one_row_in_all() -> None:
+def test_a_single_row_in_total_is_rejected() -> None:
     """A variance needs two rows."""
     with raises(PooledDataError, value=1):
         fit_agents([np.arange(5.0)[None]], n_components=1)
@@ -302,14 +302,14 @@ def test_one_row_in_all() -> None:
         fit(np.arange(5.0)[None], n_components=1, n_agents=1)
 
 
-def test_no_agents() -> None:
+def test_an_empty_list_of_agents_is_rejected() -> None:
     with raises(DataError, parameter="Xs", value=()):
         DecentralizedPCA(2).fit_agents([])
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e6 + 0.1, 1.0 / 3.0])
 @pytest.mark.parametrize("counts", [(3, 7, 11), (20, 20, 20), (1, 100, 33)])
-def test_all_rows_equal(counts: tuple[int, ...], value: float) -> None:
+def test_equal_rows_are_rejected(counts: tuple[int, ...], value: float) -> None:
     """Nothing varies except by the rounding of the mean."""
     row = value * np.array([1.0, 2.0, -3.0])
     with raises(PooledDataError, parameter=None, column=None) as caught:
@@ -317,8 +317,8 @@ def test_all_rows_equal(counts: tuple[int, ...], value: float) -> None:
     assert f"all {sum(counts)} rows" in str(caught.value)
 
 
-def test_all_rows_equal_or_zero_in_one_array() -> None:
-    """The same holds for fit; without centring only zeros have no variance."""
+def test_one_array_of_equal_rows_is_rejected() -> None:
+    """Without centring, only rows of zeros have no variance."""
     for n in (7, 20, 101):
         with raises(PooledDataError, parameter=None, column=None) as caught:
             fit(np.tile([0.1, 0.2, 0.3], (n, 1)), n_components=1)
@@ -333,7 +333,7 @@ def test_all_rows_equal_or_zero_in_one_array() -> None:
 # ------------------------------------------------------------------------------------------------------- columns
 
 
-def test_agents_with_different_numbers_of_columns() -> None:
+def test_agents_with_different_numbers_of_columns_are_rejected() -> None:
     Xs = parts()
     with raises(DataError, agent=2, value=4):
         fit_agents([Xs[0], Xs[1], Xs[2][:, :4]])
@@ -341,7 +341,7 @@ def test_agents_with_different_numbers_of_columns() -> None:
         fit_agents([Xs[0], sparse.csr_array(np.hstack([Xs[1], Xs[1][:, :1]])), Xs[2]])
 
 
-def test_blocks_with_different_numbers_of_columns() -> None:
+def test_blocks_with_different_numbers_of_columns_are_rejected() -> None:
     """The message names the block."""
     Xs = parts()
     with raises(DataError, agent=1, value=4) as caught:
@@ -349,8 +349,8 @@ def test_blocks_with_different_numbers_of_columns() -> None:
     assert "block 2" in str(caught.value)
 
 
-def test_agents_with_different_column_names() -> None:
-    """The error has the first missing or extra column; only its full message names them all."""
+def test_agents_with_different_column_names_are_rejected() -> None:
+    """The error has the first missing or extra column; only its full message names all of them."""
     Xs = [frame(X) for X in parts()]
     with raises(DataError, agent=1, column="e") as caught:
         fit_agents([Xs[0], frame(parts()[1], "abcdx"), Xs[2]])
@@ -364,7 +364,7 @@ def test_agents_with_different_column_names() -> None:
 
 
 @pytest.mark.parametrize("names", ["abcda", "aabcd", "abcddd"])
-def test_a_duplicate_column_name(names: str) -> None:
+def test_a_duplicate_column_name_is_rejected(names: str) -> None:
     """Duplicate names are ambiguous."""
     Xs = parts()
     first = frame(Xs[0][:, :4], "abcd")
@@ -373,7 +373,7 @@ def test_a_duplicate_column_name(names: str) -> None:
         fit_agents([first, frame(extra, names)])
 
 
-def test_the_same_names_repeated_differently() -> None:
+def test_the_same_names_with_different_repetitions_are_rejected() -> None:
     """Number and set of names are equal, but the columns differ."""
     Xs = parts()
     with raises(DataError, agent=0, column="b"):
@@ -396,8 +396,8 @@ def test_columns_in_another_order_are_reordered(form: Form) -> None:
     close(found.mean, theirs.mean_, atol=1e-12)
 
 
-def test_the_estimator_reorders_columns() -> None:
-    """feature_names_in_ are the first agent's."""
+def test_columns_get_the_order_of_the_first_agent() -> None:
+    """``feature_names_in_`` are the names of the first agent."""
     Xs = parts()
     theirs = PCA(2, svd_solver="full").fit(np.vstack(Xs)[:, [4, 3, 2, 1, 0]])
     found = fit_agents([frame(Xs[0])[list("edcba")], frame(Xs[1]), frame(Xs[2])[list("bcaed")]])
@@ -406,7 +406,7 @@ def test_the_estimator_reorders_columns() -> None:
 
 
 def test_blocks_in_another_order_are_reordered() -> None:
-    """Blocks of one agent may have column names, too."""
+    """Blocks of the same agent may have columns in different orders."""
     Xs = parts()
     theirs = PCA(2, svd_solver="full").fit(np.vstack(Xs))
     second = frame(Xs[1])
@@ -415,7 +415,7 @@ def test_blocks_in_another_order_are_reordered() -> None:
 
 
 def test_blocks_with_other_names_are_rejected() -> None:
-    """A block has another column instead of the expected one."""
+    """One block has a column with another name than expected."""
     Xs = parts()
     second = frame(Xs[1])
     other = second[10:].rename(columns={"b": "x"})
@@ -424,7 +424,7 @@ def test_blocks_with_other_names_are_rejected() -> None:
 
 
 def test_distributed_agents_notice_that_columns_differ() -> None:
-    """With one agent per thread no agent sees the names of another, but none may get a wrong result."""
+    """With one agent per thread no agent sees the names of another one, but none may get a wrong result."""
     Xs = parts()
     given = [frame(Xs[0]), frame(Xs[1])[list("edcba")], frame(Xs[2])]
 
@@ -436,8 +436,8 @@ def test_distributed_agents_notice_that_columns_differ() -> None:
         deepca.run_agents(deepca.topology.ring(3), work, timeout=20.0)
 
 
-def test_named_and_unnamed_columns_together() -> None:
-    """They cannot be compared."""
+def test_named_and_unnamed_columns_together_are_rejected() -> None:
+    """Their order cannot be compared."""
     Xs = parts()
     with raises(DataError, agent=1, column=None, value=None):
         fit_agents([frame(Xs[0]), Xs[1], Xs[2]])
@@ -445,7 +445,7 @@ def test_named_and_unnamed_columns_together() -> None:
         fit_agents([Xs[0], Xs[1], frame(Xs[2])])
 
 
-def test_columns_with_numeric_names() -> None:
+def test_numeric_column_names_are_ignored() -> None:
     """As in scikit-learn, the columns of ``DataFrame(X)`` have no names."""
     pd = pytest.importorskip("pandas")
     Xs = [pd.DataFrame(X) for X in parts()]
@@ -461,8 +461,8 @@ def test_columns_with_numeric_names() -> None:
     "weight",
     [-1.25, np.nan, np.inf],
 )
-def test_invalid_weights(weight: float) -> None:
-    """The error has agent and row, and its discreet message has no value."""
+def test_invalid_weights_are_located(weight: float) -> None:
+    """The error has the agent and the row; its discreet message omits the value."""
     Xs = parts()
     w = [np.ones(len(X)) for X in Xs]
     w[1][3] = weight
@@ -476,7 +476,7 @@ def test_invalid_weights(weight: float) -> None:
 
 @pytest.mark.parametrize("size", [29, 31, 0])
 @pytest.mark.parametrize("kind", ["dense", "csr", "generator"])
-def test_weights_of_another_length(kind: str, size: int, tmp_path: Path) -> None:
+def test_weights_of_another_length_are_rejected(kind: str, size: int, tmp_path: Path) -> None:
     """The number of rows of an iterator is known only after reading it."""
     Xs: list[Any] = list(parts())
     Xs[1] = KINDS[kind](Xs[1], tmp_path)
@@ -485,7 +485,7 @@ def test_weights_of_another_length(kind: str, size: int, tmp_path: Path) -> None
         DecentralizedPCA(2).fit_agents(Xs, sample_weight=[np.ones(20), np.ones(size), np.ones(25)])
 
 
-def test_weights_of_other_shapes() -> None:
+def test_weights_of_other_shapes_are_rejected() -> None:
     """There must be one array per agent, and one number per row."""
     Xs = parts()
     with raises(DataError, parameter="sample_weight", agent=None, value=2):
@@ -496,7 +496,7 @@ def test_weights_of_other_shapes() -> None:
         DecentralizedPCA(2).fit(np.vstack(Xs), sample_weight=np.ones(74))
 
 
-def test_weights_that_sum_to_too_little() -> None:
+def test_weights_with_a_sum_of_at_most_one_are_rejected() -> None:
     """A variance cannot be estimated from weights that sum to 1 or less."""
     Xs = parts()
     with raises(PooledDataError, value=0):
@@ -508,8 +508,8 @@ def test_weights_that_sum_to_too_little() -> None:
     assert "0.75" in str(caught.value)
 
 
-def test_one_row_with_weight() -> None:
-    """All other rows are ignored."""
+def test_a_single_row_with_weight_is_rejected() -> None:
+    """All other rows have weight zero and are ignored."""
     X = np.vstack(parts())
     w = np.zeros(75)
     w[4] = 3.0
@@ -526,7 +526,7 @@ def test_one_row_with_weight() -> None:
     "k",
     ["mle", "2", 0, -1, 1.5, 1.0, 0.0, -0.5, True, False, float("nan"), float("inf"), np.bool_(True), np.float64(2.0)],
 )
-def test_invalid_numbers_of_components(k: Any) -> None:
+def test_invalid_numbers_of_components_are_rejected(k: Any) -> None:
     with raises(ParameterError, parameter="n_components") as caught:
         fit_agents(list(parts()), n_components=k)
     np.testing.assert_equal(caught.value.value, k)
@@ -535,12 +535,12 @@ def test_invalid_numbers_of_components(k: Any) -> None:
 @pytest.mark.parametrize(
     "k", [[2], (1, 2), {}, 2 + 0j, object(), np.array([1, 2]), b"2"], ids=lambda k: type(k).__name__
 )
-def test_numbers_of_components_of_other_types(k: Any) -> None:
+def test_numbers_of_components_of_other_types_are_rejected(k: Any) -> None:
     with raises(ParameterError, parameter="n_components"):
         fit_agents(list(parts()), n_components=k)
 
 
-def test_more_components_than_rows_or_columns() -> None:
+def test_more_components_than_rows_or_columns_are_rejected() -> None:
     """The message has the largest possible number."""
     Xs = parts()
     with raises(InvalidInput, parameter="n_components", value=6) as caught:
@@ -555,7 +555,7 @@ def test_more_components_than_rows_or_columns() -> None:
 
 
 @pytest.mark.parametrize("topology", ["circle", "rin", "ring:x", "torus:2x", "erdos-renyi:1.5", "star:4"])
-def test_unknown_networks(topology: str) -> None:
+def test_unknown_networks_are_rejected(topology: str) -> None:
     """A network of four agents does not fit three agents either."""
     with raises(TopologyError) as caught:
         fit_agents(list(parts()), topology=topology)
@@ -563,7 +563,7 @@ def test_unknown_networks(topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", [None, 3, ["ring"], object])
-def test_networks_of_the_wrong_type(topology: Any) -> None:
+def test_networks_of_the_wrong_type_are_rejected(topology: Any) -> None:
     with raises(ParameterError, parameter="topology", value=topology):
         fit_agents(list(parts()), topology=topology)
 
@@ -574,8 +574,8 @@ def test_a_misspelled_network_leads_to_a_suggestion() -> None:
     assert "ring?" in str(caught.value)
 
 
-def test_a_network_for_another_number_of_agents() -> None:
-    """The error has one number, and its message the other."""
+def test_a_network_for_another_number_of_agents_is_rejected() -> None:
+    """The error has one of the two numbers, and its message the other."""
     with raises(InvalidInput, parameter="topology", value=4) as caught:
         fit_agents(list(parts()), topology=deepca.topology.ring(4))
     assert "3" in str(caught.value)
@@ -585,21 +585,21 @@ def test_a_network_for_another_number_of_agents() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["DeEPCA", "power", "", None, 3])
-def test_unknown_algorithms(algorithm: Any) -> None:
-    """The message lists the choices."""
+def test_unknown_algorithms_are_rejected(algorithm: Any) -> None:
+    """The message lists the known algorithms."""
     with raises(ParameterError, parameter="algorithm", value=algorithm) as caught:
         fit_agents(list(parts()), algorithm=algorithm)
     assert all(name in caught.value.expected for name in ALGORITHMS)
 
 
 @pytest.mark.parametrize("n_agents", [0, -1, 2.0, "3", [3]])
-def test_invalid_numbers_of_agents(n_agents: Any) -> None:
-    """An integer of at least 1 is required; 0 is not the default."""
+def test_invalid_numbers_of_agents_are_rejected(n_agents: Any) -> None:
+    """An integer of at least 1 is required; 0 does not mean the default."""
     with raises(ParameterError, parameter="n_agents", value=n_agents):
         fit(np.vstack(parts()), n_agents=n_agents)
 
 
-def test_more_agents_than_rows() -> None:
+def test_more_agents_than_rows_are_rejected() -> None:
     """Every agent needs at least one row."""
     X = np.vstack(parts())[:4]
     with raises(DataError, parameter="n_agents", value=5):
@@ -611,20 +611,20 @@ def test_more_agents_than_rows() -> None:
 
 @pytest.mark.parametrize("rounds", ["many", 0, -3, 2.5])
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
-def test_invalid_rounds(algorithm: str, rounds: Any) -> None:
-    """They are rejected even if the algorithm does not use them."""
+def test_invalid_rounds_are_rejected(algorithm: str, rounds: Any) -> None:
+    """Invalid rounds are rejected even if the algorithm does not use any."""
     with raises(ParameterError, parameter="rounds", value=rounds):
         fit_agents(list(parts()), rounds=rounds, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("tol", [0.0, -1e-3, 1.0, 2, float("nan"), "small", None])
-def test_invalid_tolerances(tol: Any) -> None:
+def test_invalid_tolerances_are_rejected(tol: Any) -> None:
     with raises(ParameterError, parameter="tol"):
         fit_agents(list(parts()), tol=tol)
 
 
 @pytest.mark.parametrize("max_iter", [0, -1, 1.5, "10", None])
-def test_invalid_numbers_of_iterations(max_iter: Any) -> None:
+def test_invalid_numbers_of_iterations_are_rejected(max_iter: Any) -> None:
     with raises(ParameterError, parameter="max_iter", value=max_iter):
         fit_agents(list(parts()), max_iter=max_iter)
 
@@ -633,13 +633,13 @@ def test_invalid_numbers_of_iterations(max_iter: Any) -> None:
 
 
 @pytest.mark.parametrize("labels", [np.zeros(74), np.zeros(76), np.zeros((75, 1)), 3, "abc"])
-def test_labels_of_another_length(labels: Any) -> None:
+def test_labels_of_another_length_are_rejected(labels: Any) -> None:
     with raises(DataError, parameter="agents", value=np.shape(labels)):
         DecentralizedPCA(2).fit(np.vstack(parts()), agents=labels)
 
 
-def test_missing_labels() -> None:
-    """The error has the row, whatever represents a missing label."""
+def test_missing_labels_are_located() -> None:
+    """The error has the row, whatever stands for a missing label."""
     X = np.vstack(parts())
     numbers = np.repeat([0.0, 1.0, 2.0], 25)
     numbers[30] = np.nan
@@ -652,13 +652,13 @@ def test_missing_labels() -> None:
             DecentralizedPCA(2).fit(X, agents=names)
 
 
-def test_labels_that_mix_text_and_numbers() -> None:
-    """They are compared as text."""
+def test_labels_may_mix_text_and_numbers() -> None:
+    """Mixed labels are compared as text."""
     labels = np.array([0, "a", 1] * 25, dtype=object)
     assert DecentralizedPCA(2).fit(np.vstack(parts()), agents=labels).topology_.n_agents == 3
 
 
-def test_labels_and_a_number_of_agents_that_differ() -> None:
+def test_a_number_of_agents_that_contradicts_the_labels_is_rejected() -> None:
     with raises(ParameterError, parameter="n_agents", value=4):
         DecentralizedPCA(2, n_agents=4).fit(np.vstack(parts()), agents=np.repeat([0, 1, 2], 25))
 
@@ -677,8 +677,8 @@ HUGE: dict[str, list[Array]] = {
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("name", HUGE)
-def test_values_whose_squares_overflow(name: str, form: Form, kind: Callable[[Array], Any]) -> None:
-    """The error is about a column at most; numpy does not warn."""
+def test_values_whose_squares_overflow_are_rejected(name: str, form: Form, kind: Callable[[Array], Any]) -> None:
+    """The error names at most a column, and numpy does not warn."""
     sources = [as_source(kind(X), f"agent {j}", agent=j) for j, X in enumerate(HUGE[name])]
     network = SimulatedNetwork(deepca.topology.complete(len(sources)))
     with raises(DataError, parameter=None, row=None, value=None) as caught:
@@ -689,7 +689,7 @@ def test_values_whose_squares_overflow(name: str, form: Form, kind: Callable[[Ar
 
 @pytest.mark.parametrize("size", [1e-146, 1e-156, 1e-161, 1e-166, 1e-200])
 def test_a_column_too_small_to_square_is_not_scaled(size: float) -> None:
-    """Its standard deviation would have few correct digits, or none."""
+    """Its standard deviation would have few correct digits or none."""
     X = np.vstack(parts())
     X = X * np.r_[np.ones(X.shape[1] - 1), size]
     with raises(PooledDataError, parameter="scale", column=X.shape[1] - 1):
@@ -697,14 +697,14 @@ def test_a_column_too_small_to_square_is_not_scaled(size: float) -> None:
     assert DecentralizedPCA(2, n_agents=3).fit(X).result_.status.ok
 
 
-def test_weights_that_overflow() -> None:
+def test_weights_that_overflow_are_rejected() -> None:
     X = np.vstack(parts())
     with raises(DataError, agent=0, row=None, column=None):
         DecentralizedPCA(2, n_agents=3).fit(X, sample_weight=np.full(len(X), 1e308))
 
 
-def test_values_whose_squares_fit_only_when_centred() -> None:
-    """The error has the column, and numpy does not warn."""
+def test_values_whose_squares_overflow_are_accepted_if_centring_prevents_it() -> None:
+    """Without centring, the error has the column, and numpy does not warn."""
     sources = [as_source(np.array([[1.0, 1e160], [j, 1e160 * (1.0 + 1e-10)]]), f"agent {j}") for j in range(3)]
     network = SimulatedNetwork(deepca.topology.complete(3))
     assert fit_rows(sources, network, Settings(1)).found.result.status.ok
@@ -714,8 +714,8 @@ def test_values_whose_squares_fit_only_when_centred() -> None:
 
 @pytest.mark.parametrize("scale", [1e-140, 1e-100, 1e100, 1e140, 1e150])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
-def test_large_and_small_values_without_overflow(kind: Callable[[Array], Any], scale: float) -> None:
-    """The components are the same, and there is no warning."""
+def test_very_large_and_very_small_values_give_the_same_components(kind: Callable[[Array], Any], scale: float) -> None:
+    """There is no warning."""
     X = np.vstack(parts()) + 1.0
     theirs = PCA(2, svd_solver="full").fit(X)
     with warnings.catch_warnings():
@@ -729,7 +729,7 @@ def test_large_and_small_values_without_overflow(kind: Callable[[Array], Any], s
 
 
 def test_an_iterator_of_wide_rows_is_rejected() -> None:
-    """A d × d matrix does not fit, so the rows are needed again; the error is raised before they are read."""
+    """A d × d matrix does not fit into memory, so the rows would be needed again; the error precedes reading."""
     wide = csr(sparse.random_array((6, 300_000), density=1e-4, rng=np.random.default_rng(0)))
 
     def blocks() -> Iterator[Any]:
@@ -741,7 +741,7 @@ def test_an_iterator_of_wide_rows_is_rejected() -> None:
 
 
 def test_an_iterator_is_rejected_where_rows_are_read_again() -> None:
-    """A function that returns an iterator is accepted."""
+    """A function that returns a new iterator is accepted."""
     Xs = parts()
     network = SimulatedNetwork(deepca.topology.complete(3))
     once = [as_source(X, f"agent {j}", agent=j) for j, X in enumerate([Xs[0], in_blocks(Xs[1]), Xs[2]])]
@@ -752,7 +752,7 @@ def test_an_iterator_is_rejected_where_rows_are_read_again() -> None:
     close(found.components, PCA(2, svd_solver="full").fit(np.vstack(Xs)).components_, atol=1e-9)
 
 
-def test_an_exhausted_iterator() -> None:
+def test_an_exhausted_iterator_is_rejected() -> None:
     """A second fit with the same iterator fails."""
     Xs = parts()
     source = as_source(in_blocks(Xs[1]), "agent 1")
@@ -781,8 +781,8 @@ def test_a_failed_fit_keeps_the_previous_one() -> None:
     close(pca.transform(Xs[0]), before)
 
 
-def test_a_missing_value_in_rows_that_are_not_distributed() -> None:
-    """Row and column are those of X, not of an agent."""
+def test_a_missing_value_in_a_single_array_is_located() -> None:
+    """The error has the row and the column of X, and no agent."""
     X = np.vstack(parts())
     X[40, 2] = np.nan
     with raises(DataError, agent=None, row=40, column=2):

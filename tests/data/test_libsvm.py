@@ -1,4 +1,4 @@
-"""LIBSVM data sets: loading from a folder or the network, verification, caching, and all kinds of failures."""
+"""Test LIBSVM data sets: loading from a folder or the network, verification, caching, and failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".bz2": bz2.compress, ".
 
 
 def small_text() -> bytes:
-    """Return thirty sparse rows as svmlight text, one of them empty, with a comment and a blank line at the end."""
+    """Return thirty sparse rows, one of them empty, as svmlight text that ends with a comment and a blank line."""
     rng = np.random.default_rng(0)
     lines = []
     for i in range(N_ROWS):
@@ -103,13 +103,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             plan.finish.wait(10)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Keep the terminal clean."""
+            """Do not log requests."""
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Ignore clients that hang up, as in the tests of the time limit."""
+            """Ignore clients that close the connection, as in the tests of timeouts."""
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -153,7 +153,7 @@ def test_progress_is_reported(server: Server, tmp_path: Path, length: int | None
     assert {of for _, of in told} == {length}
 
 
-def test_a_truncated_transfer(server: Server, tmp_path: Path) -> None:
+def test_a_truncated_transfer_is_reported(server: Server, tmp_path: Path) -> None:
     """Fewer bytes arrive than were announced."""
     server.body = TEXT[:100]
     with raises(NetworkError) as caught:
@@ -163,8 +163,8 @@ def test_a_truncated_transfer(server: Server, tmp_path: Path) -> None:
     assert nothing_kept(tmp_path)
 
 
-def test_a_truncated_file_without_an_announced_length(server: Server, tmp_path: Path) -> None:
-    """The number of its rows shows it."""
+def test_a_truncated_file_of_unknown_length_is_detected(server: Server, tmp_path: Path) -> None:
+    """Too few rows reveal the truncation."""
     server.body, server.length = TEXT[: TEXT.index(b"\n", len(TEXT) // 3)], None
     with raises(
         DataError, value=server.body.count(b"\n"), line=None
@@ -174,8 +174,8 @@ def test_a_truncated_file_without_an_announced_length(server: Server, tmp_path: 
     assert nothing_kept(tmp_path)
 
 
-def test_a_wrong_checksum(server: Server, tmp_path: Path) -> None:
-    """The error has the wrong sum and names the right one; the file is not kept."""
+def test_a_wrong_checksum_is_reported(server: Server, tmp_path: Path) -> None:
+    """The error has the wrong checksum, and its message the right one; the file is not kept."""
     right = small(server.url)
     server.body = other = TEXT.replace(b" 3:", b" 3:1", 1)
     server.length = len(other)
@@ -186,8 +186,8 @@ def test_a_wrong_checksum(server: Server, tmp_path: Path) -> None:
     assert nothing_kept(tmp_path)
 
 
-def test_a_page_instead_of_the_file(server: Server, tmp_path: Path) -> None:
-    """Networks with a login page answer like this."""
+def test_an_html_page_instead_of_the_file_is_rejected(server: Server, tmp_path: Path) -> None:
+    """Networks with a login page answer with such a page."""
     server.body = b"<html><body>Please log in</body></html>"
     server.length = len(server.body)
     with raises(DataError, line=1, value="<html><body>Please"):
@@ -196,8 +196,8 @@ def test_a_page_instead_of_the_file(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 503])
-def test_an_http_error(server: Server, tmp_path: Path, status: int) -> None:
-    """The message names the status, the address and the file to obtain."""
+def test_an_http_error_is_reported(server: Server, tmp_path: Path, status: int) -> None:
+    """The message has the status, the address, and the name of the file."""
     server.status = status
     with raises(NetworkError) as caught:
         libsvm.load("small", cache=tmp_path, sets=small(server.url))
@@ -210,7 +210,7 @@ def test_an_http_error(server: Server, tmp_path: Path, status: int) -> None:
 
 
 @pytest.mark.parametrize("silent", ["before", "within"])
-def test_a_silent_server(server: Server, tmp_path: Path, silent: str) -> None:
+def test_a_silent_server_is_reported_after_the_timeout(server: Server, tmp_path: Path, silent: str) -> None:
     """The server stops before the response, or in the middle of it."""
     if silent == "before":
         server.answer.clear()
@@ -224,7 +224,7 @@ def test_a_silent_server(server: Server, tmp_path: Path, silent: str) -> None:
     assert nothing_kept(tmp_path)
 
 
-def test_no_network(server: Server, tmp_path: Path) -> None:
+def test_a_failed_connection_is_reported(server: Server, tmp_path: Path) -> None:
     """No server listens at the address."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -237,15 +237,15 @@ def test_no_network(server: Server, tmp_path: Path) -> None:
     assert not server.asked
 
 
-def test_a_malformed_address(tmp_path: Path) -> None:
-    """A custom data set may have one."""
+def test_a_malformed_address_is_reported(tmp_path: Path) -> None:
+    """The address of a user-defined data set may be malformed."""
     with raises(NetworkError) as caught:
         libsvm.load("small", cache=tmp_path, sets=small("nowhere"))
     assert isinstance(caught.value.__cause__, requests.exceptions.MissingSchema)
 
 
-def test_a_damaged_download_is_repeated(server: Server, tmp_path: Path) -> None:
-    """The stored file was truncated; nothing else is lost."""
+def test_a_damaged_download_is_downloaded_again(server: Server, tmp_path: Path) -> None:
+    """The stored file was truncated."""
     libsvm.load("small", cache=tmp_path, sets=small(server.url))
     (tmp_path / "small").write_bytes(TEXT[:50])
     assert_right(libsvm.load("small", cache=tmp_path, sets=small(server.url)))
@@ -254,7 +254,7 @@ def test_a_damaged_download_is_repeated(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_failed_download_leaves_the_existing_file(server: Server, tmp_path: Path) -> None:
-    """Only a verified file replaces another."""
+    """Only a verified file replaces an existing one."""
     (tmp_path / "small").write_bytes(b"1 1:1\n")
     server.status = 404
     with pytest.raises(NetworkError):
@@ -262,8 +262,8 @@ def test_a_failed_download_leaves_the_existing_file(server: Server, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-def test_a_cache_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
-    """Loading works without a cache, from the network and from a folder."""
+def test_rows_are_loaded_even_if_the_cache_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    """Both downloads and files of a folder can be loaded without a cache."""
     cache = tmp_path / "not a folder"
     cache.touch()
     (tmp_path / "small").write_bytes(TEXT)
@@ -277,8 +277,8 @@ def test_a_cache_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", PACK)
 @pytest.mark.parametrize("text", ["", ".txt"])
-def test_a_folder(tmp_path: Path, packed: str, text: str) -> None:
-    """Plain and compressed files equal what scikit-learn reads, both parsed and from the cache."""
+def test_files_in_a_folder_are_read(tmp_path: Path, packed: str, text: str) -> None:
+    """Plain and compressed files give what scikit-learn reads, when they are parsed and from the cache."""
     path = tmp_path / f"small{text}{packed}"
     path.write_bytes(PACK[packed](TEXT))
     for _ in range(2):
@@ -342,7 +342,7 @@ def pickled(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, garble, empty, other_arrays, bad_index, other_values, pickled])
 def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """Any kind of damage leads to parsing the file again."""
+    """Whatever the damage, the file is parsed again."""
     (tmp_path / "small").write_bytes(TEXT)
     cache = tmp_path / "cache"
     libsvm.load("small", tmp_path, cache=cache, sets=small())
@@ -355,8 +355,8 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: Callable[[Path], Non
     assert_right(libsvm.load("small", tmp_path, cache=cache, sets=small()))
 
 
-def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is DEEPCA_CACHE, or else the system's cache folder."""
+def test_the_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache folder is DEEPCA_CACHE if set, or else the system's cache folder."""
     (tmp_path / "small").write_bytes(TEXT)
     monkeypatch.setenv("DEEPCA_CACHE", str(tmp_path / "mine"))
     libsvm.load("small", tmp_path, sets=small())
@@ -367,8 +367,8 @@ def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(list((tmp_path / "system" / "deepca").iterdir())) == 1
 
 
-def test_without_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder can be read if the cache is named; a download names the missing package."""
+def test_only_downloads_need_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pooch, files in a folder can be read if a cache folder is given."""
     monkeypatch.setitem(sys.modules, "pooch", None)
     (tmp_path / "small").write_bytes(TEXT)
     assert_right(libsvm.load("small", tmp_path, cache=tmp_path / "cache", sets=small()))
@@ -417,15 +417,15 @@ def with_line(number: int, line: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("number", [2, 28])
-def test_a_malformed_line(tmp_path: Path, line: bytes, column: int | None, value: str, number: int) -> None:
-    """The error has line, index and word, also after the rows that are used; its discreet message has no value."""
+def test_a_malformed_line_is_located(tmp_path: Path, line: bytes, column: int | None, value: str, number: int) -> None:
+    """The error has line, index and word, even behind the rows that are used; its discreet message omits the value."""
     error = rejected(tmp_path, "small", with_line(number, line))
     assert (error.line, error.column, error.value) == (number, column, value)
     assert value not in error.discreet.replace(str(tmp_path), "").replace("127.0.0.1", "")
 
 
 @pytest.mark.parametrize("packed", [".bz2", ".gz"])
-def test_truncated_and_damaged_archives(tmp_path: Path, packed: str) -> None:
+def test_truncated_and_damaged_archives_are_rejected(tmp_path: Path, packed: str) -> None:
     whole = PACK[packed](TEXT)
     assert isinstance(rejected(tmp_path, f"small{packed}", whole[:-20]).__cause__, EOFError)
     assert isinstance(rejected(tmp_path, f"small{packed}", b"no archive at all").__cause__, OSError)
@@ -435,15 +435,15 @@ def test_truncated_and_damaged_archives(tmp_path: Path, packed: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"# nothing\n", b"1 1:1\n" * 19])
-def test_too_few_rows(tmp_path: Path, content: bytes) -> None:
-    """The error has the number of rows, and its message the number that is required."""
+def test_a_file_with_too_few_rows_is_rejected(tmp_path: Path, content: bytes) -> None:
+    """The error has the number of rows, and its message the required number."""
     error = rejected(tmp_path, "small", content)
     assert error.value == content.count(b":")
     assert str(N_USED) in str(error)
 
 
-def test_another_data_set(tmp_path: Path) -> None:
-    """The features of the rows used must be right; labels and later rows may differ."""
+def test_a_file_with_other_features_is_rejected(tmp_path: Path) -> None:
+    """Only the features of the rows that are used must be right; labels and later rows may differ."""
     other = TEXT.replace(b" 3:", b" 3:1", 1)
     assert rejected(tmp_path, "small", other).value == small(text=other)["small"].digests[0]
     relabelled = TEXT.replace(b"\n-1 ", b"\n0 ") + b"5 1:2.5\n"
@@ -454,8 +454,8 @@ def test_another_data_set(tmp_path: Path) -> None:
     assert_right(libsvm.load("small", tmp_path, cache=tmp_path / "cache", sets=either), other)
 
 
-def test_folders_without_the_file(tmp_path: Path) -> None:
-    """The file, the folder or the data set does not exist, or the folder is a file."""
+def test_a_folder_without_the_file_is_rejected(tmp_path: Path) -> None:
+    """The file, the folder or the data set may not exist, or the folder may be a file."""
     names = ("small", "small.txt", "small.bz2", "small.txt.bz2", "small.gz", "small.txt.gz")
     with raises(DataError, parameter="folder", file=str(tmp_path), value=names):
         libsvm.load("small", tmp_path, cache=tmp_path, sets=small())
@@ -466,11 +466,11 @@ def test_folders_without_the_file(tmp_path: Path) -> None:
         libsvm.load("small", tmp_path / "small", cache=tmp_path, sets=small())
     with raises(DataError, parameter="name", value="a9b") as caught:
         libsvm.load("a9b", tmp_path, cache=tmp_path)
-    assert all(name in str(caught.value) for name in libsvm.SETS)
+    assert all(name in str(caught.value) for name in libsvm.DATA_SETS)
 
 
 def test_the_digest_is_of_the_matrix() -> None:
-    """It does not depend on how the matrix is stored, but on its shape and values."""
+    """The digest depends on shape and values, but not on how the matrix is stored."""
     dense = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
     digest = libsvm.features_digest(csr(dense))
     untidy = sparse.csr_array(
@@ -490,7 +490,7 @@ def test_the_digest_is_of_the_matrix() -> None:
 shared_data = [
     pytest.mark.shared_data,
     pytest.mark.skipif(
-        not all((SHARED / f"{name}.bz2").exists() for name in libsvm.SETS),
+        not all((SHARED / f"{name}.bz2").exists() for name in libsvm.DATA_SETS),
         reason="the LIBSVM files w8a.bz2 and a9a.bz2 are not in ../shared/data",
     ),
 ]
@@ -510,12 +510,12 @@ def assert_same(X: Csr, Y: Csr) -> None:
         pytest.param("a9a", (32_560, 123), 451_578, marks=shared_data),
     ],
 )
-def test_the_shared_copies(tmp_path: Path, name: str, shape: tuple[int, int], nonzero: int) -> None:
-    """They match the digests, and the cache returns them unchanged."""
+def test_the_shared_copies_match_the_digests(tmp_path: Path, name: str, shape: tuple[int, int], nonzero: int) -> None:
+    """The cache returns them unchanged."""
     rows = libsvm.load(name, SHARED, cache=tmp_path)
     assert rows.X.shape == shape
     assert rows.X.nnz == nonzero
-    assert rows.digest == libsvm.SETS[name].digests[-1]
+    assert rows.digest == libsvm.DATA_SETS[name].digests[-1]
     again = libsvm.load(name, SHARED, cache=tmp_path)
     assert_same(again.X, rows.X)
     np.testing.assert_array_equal(rows.labels, again.labels)
@@ -525,7 +525,7 @@ def test_the_shared_copies(tmp_path: Path, name: str, shape: tuple[int, int], no
 
 
 @pytest.mark.parametrize("name", [pytest.param("a9a", marks=shared_data)])
-def test_a9a_with_the_row_that_the_shared_copy_lacks(tmp_path: Path, name: str) -> None:
+def test_the_full_a9a_matches_its_digest(tmp_path: Path, name: str) -> None:
     """Restore LIBSVM's edition: row 19,610, the only one with feature 123, and labels −1 and +1."""
     lines = bz2.decompress((SHARED / f"{name}.bz2").read_bytes()).splitlines()
     lines = [(b"-1" if line.startswith(b"0") else b"+1") + line[1:] for line in lines]
@@ -533,14 +533,14 @@ def test_a9a_with_the_row_that_the_shared_copy_lacks(tmp_path: Path, name: str) 
     (tmp_path / name).write_bytes(b"\n".join(lines) + b"\n")
     rows = libsvm.load(name, tmp_path, cache=tmp_path / "cache")
     assert rows.X.shape == (32_561, 123)
-    assert rows.digest == libsvm.SETS[name].digests[0]
+    assert rows.digest == libsvm.DATA_SETS[name].digests[0]
     assert rows.X[:, [122]].nnz == 1
 
 
-def test_the_rows_that_the_paper_uses() -> None:
+def test_the_data_sets_have_the_sizes_that_the_paper_uses() -> None:
     """Fifty agents, 800 rows each of w8a and 600 each of a9a."""
-    assert {name: (s.n_features, s.n_rows_used) for name, s in libsvm.SETS.items()} == {
+    assert {name: (s.n_features, s.n_rows_used) for name, s in libsvm.DATA_SETS.items()} == {
         "w8a": (300, 40_000),
         "a9a": (123, 30_000),
     }
-    assert all(s.name == name and s.url.endswith(f"/{name}") for name, s in libsvm.SETS.items())
+    assert all(s.name == name and s.url.endswith(f"/{name}") for name, s in libsvm.DATA_SETS.items())

@@ -1,4 +1,4 @@
-"""Count, mean and scatter of one agent's rows, compared with exact sums: math.fsum and long doubles."""
+"""Compare count, mean and scatter of one agent's rows with exact sums (math.fsum, long doubles, fractions)."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def rows(n: int, d: int, seed: int) -> Array:
 @pytest.mark.parametrize("offset", [0.0, 1.0, 1e3, 1e6, 1e8, -1e8])
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("sizes", [(60,), (1,) * 60, (7, 1, 30, 22)], ids=["whole", "row by row", "blocks"])
-def test_moments_far_from_zero(sizes: tuple[int, ...], kind: str, offset: float) -> None:
-    """The distance from zero costs no more than the rounding of the mean itself."""
+def test_moments_are_exact_far_from_zero(sizes: tuple[int, ...], kind: str, offset: float) -> None:
+    """The distance from zero costs no more accuracy than the rounding of the mean itself."""
     X = rows(60, 4, 0) + offset
     assert np.array_equal(X - offset, rows(60, 4, 0))
     given = sparse.csr_array(X) if kind == "csr" else X
@@ -104,8 +104,8 @@ def test_moments_far_from_zero(sizes: tuple[int, ...], kind: str, offset: float)
 
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_weighted_moments(kind: str, offset: float) -> None:
-    """Weights may have any size, and some are zero."""
+def test_weighted_moments_are_exact(kind: str, offset: float) -> None:
+    """Weights have very different sizes, and some are zero."""
     X = rows(50, 4, 1) + offset
     w = np.random.default_rng(2).uniform(0.0, 3.0, 50)
     w[[0, 7, 49]] = 0.0
@@ -129,8 +129,8 @@ def test_integer_weights_are_repetitions(kind: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(40,), (13, 27)], ids=["whole", "blocks"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_sparse_rows_of_all_kinds(weighted: bool, sizes: tuple[int, ...]) -> None:
-    """Mostly zeros, with constant columns, columns far from zero, an empty row, and explicitly stored zeros."""
+def test_moments_of_sparse_rows_are_exact(weighted: bool, sizes: tuple[int, ...]) -> None:
+    """The rows have constant columns, columns far from zero, an empty row, and explicitly stored zeros."""
     rng = np.random.default_rng(5)
     X = np.where(rng.random((40, 7)) < 0.2, rng.standard_normal((40, 7)), 0.0)
     X[:, 1], X[:, 3], X[:, 5] = 1.0, 0.0, 1e5 + np.round(rng.standard_normal(40) * 1024.0) / 1024.0
@@ -159,8 +159,8 @@ def test_duplicate_entries_are_added() -> None:
 
 
 @pytest.mark.parametrize("ratio", [3.0, 10.0, 30.0, 60.0, 90.0, 300.0])
-def test_sparse_columns_a_few_deviations_from_zero(ratio: float) -> None:
-    """They are as exact as dense rows, on both sides of the switch between two formulas."""
+def test_moments_of_sparse_columns_near_zero_are_exact(ratio: float) -> None:
+    """Moments are as exact as those of dense rows, on both sides of the switch between two formulas."""
     rng = np.random.default_rng(0)
     n, d = 100, 4
     X = np.round((rng.standard_normal((n, d)) + ratio) * 4096.0) / 4096.0
@@ -171,7 +171,7 @@ def test_sparse_columns_a_few_deviations_from_zero(ratio: float) -> None:
 
 
 def test_float32_is_summed_in_double_precision() -> None:
-    """A million equal numbers; in single precision their sum would be off in the third digit."""
+    """In single precision, the sum of a million equal numbers would be wrong in the third digit."""
     X = np.full((400_000, 2), 16_777.217, dtype=np.float32)
     X[::2, 1] += 1.0
     found = moments(ArraySource(X, "agent 0"))
@@ -180,7 +180,7 @@ def test_float32_is_summed_in_double_precision() -> None:
     assert found.squares[0] <= 1e-12
 
 
-def test_moments_about_another_centre() -> None:
+def test_scatter_can_be_taken_about_another_centre() -> None:
     """An agent contributes its scatter about the agreed mean to the pooled scatter."""
     X = rows(25, 3, 8)
     centre = np.array([0.5, -2.0, 1e3])
@@ -191,7 +191,7 @@ def test_moments_about_another_centre() -> None:
 
 
 def test_without_scatter_only_squares_are_computed() -> None:
-    """Wide data need this, where a d × d matrix does not fit."""
+    """Wide data need this, where a d × d matrix does not fit into memory."""
     X = rows(25, 3, 8)
     found = moments(as_source(X, "agent 0"), scatter=False)
     assert found.scatter is None
@@ -203,12 +203,12 @@ def test_without_scatter_only_squares_are_computed() -> None:
 def test_every_block_is_reported() -> None:
     """Progress counts rows, block by block."""
     heard: list[int] = []
-    moments(in_blocks(rows(20, 3, 0), (5, 14, 1)), tell=heard.append)
+    moments(in_blocks(rows(20, 3, 0), (5, 14, 1)), on_rows=heard.append)
     assert heard == [5, 14, 1]
 
 
 def test_a_block_without_weight_changes_nothing() -> None:
-    """The same holds for the first block, before there is a mean."""
+    """Nor does a first block without weight, before there is a mean."""
     X = rows(30, 3, 4)
     w = np.ones(30)
     w[:10] = w[15:20] = 0.0
@@ -292,14 +292,14 @@ def test_the_first_value_that_is_not_finite_is_located(value: float, kind: Calla
 )
 @pytest.mark.parametrize("sizes", [(3,), (1, 1, 1)], ids=["whole", "row by row"])
 def test_overflow_is_an_error(sizes: tuple[int, ...], X: Array, scatter: bool, kind: Callable[[Array], Any]) -> None:
-    """The error is not about a row, and numpy does not warn."""
+    """The error names no row, and numpy does not warn."""
     with raises(DataError, parameter=None, row=None, value=None) as caught:
         moments(in_blocks(kind(X), sizes), scatter=scatter)
     assert caught.value.column in (None, 0)  # None if already the sums overflow
 
 
 @pytest.mark.parametrize("size", [19, 21])
-def test_weights_for_another_number_of_rows(size: int) -> None:
-    """A source that does not know its length finds out while reading."""
+def test_weights_for_another_number_of_rows_are_rejected(size: int) -> None:
+    """A source of unknown length is checked while it is read."""
     with raises(DataError, parameter="sample_weight", value=size):
         moments(in_blocks(rows(20, 3, 0), (5, 15)), np.ones(size))

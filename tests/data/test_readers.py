@@ -1,4 +1,4 @@
-"""Readers: every format compared with another reader, block by block, and errors that locate what is wrong."""
+"""Compare the readers of all formats with other readers, and check that errors locate what is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from deepca.data import sources
-from deepca.data.allocation import by_label, in_equal_shares
+from deepca.data.allocation import by_label, split_equally
 from deepca.data.columns import common_columns
 from deepca.data.local_data import read
 from deepca.data.readers import SUFFIXES, delimited, h5ad, open_source, spool, spooling, svmlight
@@ -58,7 +58,7 @@ def dense(block: Block) -> Any2D:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make blocks a few rows high, so that small files have many."""
+    """Make blocks small, so that small files have many of them."""
     monkeypatch.setattr(sources, "BLOCK_BYTES", 8 * D * 10)
     monkeypatch.setattr(h5ad, "BLOCK_BYTES", 12 * 25)
     monkeypatch.setattr(h5ad, "ROW_POINTERS_AT_ONCE", 23)
@@ -157,7 +157,7 @@ def test_every_format_gives_the_rows_that_were_written(name: str, tmp_path: Path
     assert source.dtype == np.float64
     assert source.is_sparse == (name in SPARSE)
     assert source.columns == (NAMES if name in NAMED else None)
-    assert not source.once
+    assert not source.single_pass
     assert (source.matrix() is not None) == (name in IN_MEMORY)
     assert (source.labels() is not None) == (name in SVMLIGHT)
 
@@ -208,7 +208,7 @@ def test_big_endian_float32_is_float32(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(source), X)
 
 
-def test_an_npy_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+def test_an_npy_file_is_memory_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values())
     assert isinstance(open_source(tmp_path / "a.npy").matrix(), np.memmap)
 
@@ -227,7 +227,7 @@ def test_as_source_opens_paths_and_the_name_is_the_path_as_given(
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", sorted(NAMED))
-def test_columns_are_taken_in_the_order_asked_for(name: str, tmp_path: Path) -> None:
+def test_columns_are_read_in_the_requested_order(name: str, tmp_path: Path) -> None:
     X, path = values(), tmp_path / name
     WRITE[name](path, X)
     source = open_source(path, columns=["time", "age", "dose"])
@@ -256,7 +256,7 @@ def test_a_column_of_a_table_can_be_the_label(name: str, passes: int, tmp_path: 
     np.testing.assert_array_equal(both.labels(), X[:, 2])
 
 
-def test_labels_come_along_with_a_complete_pass(tmp_path: Path) -> None:
+def test_a_complete_pass_also_reads_the_labels(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("who,x\na,1\nb,2\n")
     source = open_source(path, label_column="who")
@@ -276,7 +276,7 @@ def test_labels_come_along_with_a_complete_pass(tmp_path: Path) -> None:
         (['"two\nlines"', "ä", "1"], np.array(["two\nlines", "ä", "1"])),
     ],
 )
-def test_labels_of_csv_are_what_they_look_like(cells: list[str], expected: Any2D, tmp_path: Path) -> None:
+def test_labels_of_csv_have_the_type_of_their_text(cells: list[str], expected: Any2D, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,who\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate(cells)), encoding="utf-8")
     source = open_source(path, label_column="who")
@@ -331,7 +331,7 @@ def test_labels_of_anndata_are_a_column_of_obs(tmp_path: Path) -> None:
         open_source(path, label_column="sort")
 
 
-def test_other_matrices_of_anndata(tmp_path: Path) -> None:
+def test_other_matrices_of_anndata_can_be_read(tmp_path: Path) -> None:
     X, path = values(), tmp_path / "a.h5ad"
     full = anndata.AnnData(sparse.csr_matrix(X))
     full.var_names = list(NAMES)
@@ -353,7 +353,7 @@ def test_other_matrices_of_anndata(tmp_path: Path) -> None:
         open_source(path, dataset="obsm/plane", columns=["age"])
 
 
-def test_old_anndata_files_with_tables_of_records(tmp_path: Path) -> None:
+def test_anndata_files_of_old_versions_can_be_read(tmp_path: Path) -> None:
     X, path = values(), tmp_path / "old.h5ad"
     S = sparse.csr_array(X)
     with h5py.File(path, "w") as file:
@@ -403,7 +403,7 @@ def test_one_of_several_matrices_is_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "dense.h5ad"])
-def test_missing_and_duplicate_column_names(name: str, tmp_path: Path) -> None:
+def test_missing_and_duplicate_column_names_are_rejected(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     WRITE[name](path, values())
     file = str(path)
@@ -424,7 +424,7 @@ def test_missing_and_duplicate_column_names(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Variable names are not unique")
-def test_two_columns_with_the_same_name(tmp_path: Path) -> None:
+def test_files_with_two_columns_of_the_same_name_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y, x\n1,2,3\n")
     with raises(DataError, file=str(tmp_path / "a.csv"), parameter=None, column="x"):
         open_source(tmp_path / "a.csv")
@@ -441,7 +441,7 @@ def test_two_columns_with_the_same_name(tmp_path: Path) -> None:
 
 
 def test_column_names_are_absent_from_discreet_messages(tmp_path: Path) -> None:
-    """The first line of a file without a header may be taken for names, so names may be values."""
+    """The first line of a file without a header may be taken for names, so names may be values of the data."""
     (tmp_path / "a.csv").write_text("1.5,secret,1.5\n1,2,3\n")
     with raises(DataError, column="1.5") as caught:
         open_source(tmp_path / "a.csv")
@@ -506,7 +506,7 @@ def test_options_that_do_not_apply_are_rejected(
         ("a,b\r1,2\r3,4\r", ("a", "b"), [[1, 2], [3, 4]]),
     ],
 )
-def test_headers_and_cells_of_csv(
+def test_headers_and_cells_of_csv_are_recognised(
     text: str, columns: tuple[str, ...] | None, rows: list[list[float]], tmp_path: Path
 ) -> None:
     path = tmp_path / "a.csv"
@@ -517,7 +517,7 @@ def test_headers_and_cells_of_csv(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_column_may_look_like_whole_numbers_for_a_long_time(tmp_path: Path) -> None:
+def test_a_column_may_begin_with_many_integers_before_a_float(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + "1,\n" * 5000 + "1.5,2\n")
     X = whole(open_source(path))
@@ -527,7 +527,7 @@ def test_a_column_may_look_like_whole_numbers_for_a_long_time(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_text_of_several_lines_may_lie_across_blocks(tmp_path: Path) -> None:
+def test_multiline_text_may_extend_over_blocks(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,who\n" + "".join(f'{i},"{i}\n, of several ""lines"" \n\n"\n' for i in range(500)))
     source = open_source(path, label_column="who")
@@ -535,13 +535,13 @@ def test_text_of_several_lines_may_lie_across_blocks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.labels(), [f'{i}\n, of several "lines" \n\n' for i in range(500)])
 
 
-def test_rows_of_many_columns(tmp_path: Path) -> None:
+def test_csv_rows_may_have_thousands_of_columns(tmp_path: Path) -> None:
     X = np.random.default_rng(0).standard_normal((3, 3000))
     (tmp_path / "a.csv").write_bytes(csv_text(X, tuple(f"c{j}" for j in range(3000))))
     np.testing.assert_array_equal(whole(open_source(tmp_path / "a.csv")), X)
 
 
-def test_parquet_columns_of_many_types(tmp_path: Path) -> None:
+def test_parquet_columns_of_many_types_become_float64(tmp_path: Path) -> None:
     from decimal import Decimal
 
     path = tmp_path / "a.parquet"
@@ -568,7 +568,7 @@ def test_parquet_columns_of_many_types(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(source), np.array(expected, dtype=float))
 
 
-def test_the_index_of_a_frame_is_no_value(tmp_path: Path) -> None:
+def test_the_index_of_a_frame_is_not_data(tmp_path: Path) -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]}, index=pd.Index(["p", "q"], name="who"))
@@ -580,7 +580,9 @@ def test_the_index_of_a_frame_is_no_value(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("budget", [1 << 40, 0])
-def test_svmlight_kept_or_parsed_again(budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svmlight_rows_are_kept_in_memory_or_parsed_again(
+    budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(svmlight, "available_memory", lambda: budget)
     X, path = values(), tmp_path / "a.svm"
     path.write_bytes(b"# a comment\n\n" + svm_text(X, np.arange(N) / 4))
@@ -596,7 +598,7 @@ def test_svmlight_kept_or_parsed_again(budget: int, tmp_path: Path, monkeypatch:
         open_source(path, n_features=3)
 
 
-def test_files_that_change_between_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_change_between_passes_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svmlight, "available_memory", lambda: 0)
     path = tmp_path / "a.svm"
     path.write_text("1 1:2 3:4\n")
@@ -616,7 +618,7 @@ def test_files_that_change_between_passes(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_svmlight_indices_from_zero_empty_rows_and_queries(tmp_path: Path) -> None:
+def test_svmlight_files_may_have_zero_based_indices_empty_rows_and_queries(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_text("1 qid:3 0:2 2:3\n-1\n1 1:0.5 # note\n")
     source = open_source(path)
@@ -626,7 +628,7 @@ def test_svmlight_indices_from_zero_empty_rows_and_queries(tmp_path: Path) -> No
 
 @pytest.mark.skipif(not (SHARED / "a9a.bz2").is_file(), reason="the LIBSVM files are not there")
 @pytest.mark.shared_data
-def test_a9a_as_it_is_packed() -> None:
+def test_the_compressed_a9a_file_can_be_read() -> None:
     source = open_source(SHARED / "a9a.bz2")
     X, y = load_svmlight_file(str(SHARED / "a9a.bz2"))
     assert (abs(source.matrix() - X)).nnz == 0
@@ -634,7 +636,9 @@ def test_a9a_as_it_is_packed() -> None:
 
 
 @pytest.mark.parametrize("chunks", [None, (97, 1), (1, 5), (10, 5), (50, 3)])
-def test_hdf5_whatever_its_chunks(chunks: tuple[int, int] | None, tmp_path: Path, small_blocks: None) -> None:
+def test_hdf5_can_be_read_whatever_its_chunks(
+    chunks: tuple[int, int] | None, tmp_path: Path, small_blocks: None
+) -> None:
     X, path = values(), tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("X", data=X, chunks=chunks)
@@ -653,7 +657,7 @@ def test_a_large_csc_matrix_is_rejected_with_advice(tmp_path: Path, monkeypatch:
 
 
 def error_of(path: Path, **options: Any) -> DataError:
-    """Return the error that opening or reading a bad file ends with; it names the file in one line."""
+    """Return the error raised by opening or reading a bad file, which must name the file in one line."""
     with raises(DataError, file=str(path)) as caught:
         source = open_source(path, **options)
         whole(source)
@@ -664,7 +668,7 @@ def error_of(path: Path, **options: Any) -> DataError:
 
 
 def facts_of(error: DataError) -> tuple[int | None, int | None, int | str | None, object]:
-    """Return where an error is, and its value."""
+    """Return line, row, column and value of an error."""
     return error.line, error.row, error.column, error.value
 
 
@@ -672,7 +676,7 @@ NOWHERE = (None, None, None, None)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_missing_and_empty_files_folders_and_noise(suffix: str, tmp_path: Path) -> None:
+def test_missing_files_folders_empty_files_and_noise_are_rejected(suffix: str, tmp_path: Path) -> None:
     assert isinstance(error_of(tmp_path / f"gone{suffix}").__cause__, FileNotFoundError)
     (tmp_path / f"folder{suffix}").mkdir()
     assert error_of(tmp_path / f"folder{suffix}").parameter == "path"
@@ -684,7 +688,7 @@ def test_missing_and_empty_files_folders_and_noise(suffix: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITE) - {"savetxt.txt"}))
-def test_a_file_truncated_anywhere_is_noticed(name: str, tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_rejected(name: str, tmp_path: Path) -> None:
     WRITE[name](tmp_path / name, values())
     whole_file = (tmp_path / name).read_bytes()
     is_text = name in ROWS_UNKNOWN | {"a.svm", "a9a", "a9a.txt"} and not name.lower().endswith(("gz", "bz2"))
@@ -702,7 +706,7 @@ def test_a_file_truncated_anywhere_is_noticed(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["a.npy", "packed.npz", "sparse.npz", "a.csv", "A.CSV.GZ", "a.parquet", "a9a.bz2"])
-def test_damage_anywhere_is_a_data_error_or_harmless(name: str, tmp_path: Path) -> None:
+def test_damage_anywhere_raises_a_data_error_or_is_harmless(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     WRITE[name](path, values())
     good = path.read_bytes()
@@ -748,10 +752,10 @@ GOOD = "5,6,7\n" * 2000
     ],
     ids=range(16),
 )
-def test_csv_errors_have_line_row_column_and_value(
+def test_csv_errors_state_line_row_column_and_value(
     text: str, facts: tuple[Any, ...], suffix: str, tmp_path: Path
 ) -> None:
-    """Lines are counted as an editor does; rows from 0, without the header."""
+    """Lines are counted as in an editor, and rows from 0 without the header."""
     path = tmp_path / f"site3{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
     with raises(DataError, file=str(path)) as caught:
@@ -762,7 +766,7 @@ def test_csv_errors_have_line_row_column_and_value(
     assert facts[0] is None or f"line {facts[0]}" in str(caught.value)
 
 
-def test_csv_errors_after_text_of_several_lines(tmp_path: Path) -> None:
+def test_csv_errors_after_multiline_text_state_the_right_line(tmp_path: Path) -> None:
     """Line breaks inside quotes count as lines."""
     path = tmp_path / "a.csv"
     path.write_text('who,x\n"two\n\nlines",1\n\n"b",2\n"c\nd",no\n')
@@ -772,7 +776,7 @@ def test_csv_errors_after_text_of_several_lines(tmp_path: Path) -> None:
         read((open_source(path, label_column="who"),))
 
 
-def test_csv_labels_and_encodings_that_cannot_be_read(tmp_path: Path) -> None:
+def test_csv_labels_and_encodings_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"x,who\n" + b"1,M\xfcller\n" * 3)
     error = error_of(path, label_column="who")
@@ -782,13 +786,13 @@ def test_csv_labels_and_encodings_that_cannot_be_read(tmp_path: Path) -> None:
     assert facts_of(error_of(path, label_column="x")) == (2, 0, "who", "a")
 
 
-def test_a_line_survives_spooling_allocation_and_reordering(tmp_path: Path) -> None:
-    """Rows that were copied still know the line that they come from."""
+def test_errors_after_spooling_allocation_and_reordering_state_the_line(tmp_path: Path) -> None:
+    """Rows that were copied still know the line of the file from which they come."""
     north, south = tmp_path / "north.csv", tmp_path / "south.csv"
     north.write_text("a,b\n1,2\n3,4\n5,6\n")
     south.write_text("b,a\n\n1,2\n,4\n5,6\n")
     opened = common_columns([spool(open_source(path)) for path in (north, south)])
-    shares = in_equal_shares([spool(source) for source in opened], 2)
+    shares = split_equally([spool(source) for source in opened], 2)
     with raises(DataError, agent=1, file=str(south), line=4, row=1, column="b"):
         read(shares)
     who = tmp_path / "who.csv"
@@ -798,8 +802,8 @@ def test_a_line_survives_spooling_allocation_and_reordering(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_faults_in_the_middle_come_after_good_blocks(tmp_path: Path) -> None:
-    """A file is not read through when it is opened, so the error comes while reading."""
+def test_a_fault_in_the_middle_of_a_file_is_reported_when_it_is_reached(tmp_path: Path) -> None:
+    """Opening a file does not read all of it, so good blocks come before the error."""
     text = b"x,y\n" + b"1,2\n" * 5000
     (tmp_path / "a.csv").write_bytes(text + b"1,2,3\n")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text * 20, compresslevel=0)[:-5000])
@@ -833,8 +837,8 @@ def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "svm", ""])
-def test_values_are_facts_of_an_error_and_absent_from_its_discreet_message(tmp_path: Path, ending: str) -> None:
-    """Others read the log of an agent, so its messages must not quote values."""
+def test_values_are_attributes_of_an_error_but_absent_from_its_discreet_message(tmp_path: Path, ending: str) -> None:
+    """Discreet messages go to logs that others read, so they must not quote values."""
     path = tmp_path / f"a.{ending}".rstrip(".")
     if ending == "parquet":
         pyarrow.parquet.write_table(pyarrow.table({"x": [1.0, 2.0], "age": ["secret", "1"]}), path)
@@ -860,7 +864,7 @@ def test_infinite_values_are_absent_from_discreet_messages(tmp_path: Path, name:
     assert "inf" not in caught.value.discreet.replace("finite", "")
 
 
-def test_parquet_columns_without_numbers(tmp_path: Path) -> None:
+def test_parquet_columns_without_numbers_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"x": [1.0] * 3, "age": [None, None, "unknown"]}), path)
     assert facts_of(error_of(path)) == (None, 2, "age", "unknown")
@@ -887,8 +891,8 @@ def test_parquet_columns_without_numbers(tmp_path: Path) -> None:
         (np.zeros((2, 2), dtype=[("a", float)]), np.dtype([("a", float)])),
     ],
 )
-def test_arrays_that_are_not_rows(array: Any2D, value: object, tmp_path: Path) -> None:
-    """The error has the shape or the type that was found."""
+def test_arrays_that_are_not_rows_are_rejected(array: Any2D, value: object, tmp_path: Path) -> None:
+    """The error has the shape or type that was found."""
     np.save(tmp_path / "a.npy", array)
     assert error_of(tmp_path / "a.npy").value == value
     in_archive = value if array.ndim == 2 else ()  # no matrix among the arrays
@@ -915,7 +919,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_svmlight_errors_have_line_row_index_and_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svmlight_errors_state_line_row_index_and_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svmlight, "BLOCK_TEXT_BYTES", 100)
     path, good = tmp_path / "a.svm", "1 1:2 3:4\n" * 50
     cases: dict[str, tuple[Any, ...]] = {
@@ -943,7 +947,7 @@ def test_svmlight_errors_have_line_row_index_and_word(tmp_path: Path, monkeypatc
     assert all(suffix in str(error) for suffix in SUFFIXES)  # a file without a suffix is read as svmlight
 
 
-def test_sparse_matrices_that_reach_out_of_bounds(tmp_path: Path) -> None:
+def test_sparse_matrices_with_indices_out_of_bounds_are_rejected(tmp_path: Path) -> None:
     X = values()
     S = sparse.csr_array(X)
     S.indices[3] = D + 40
@@ -969,7 +973,7 @@ def test_sparse_matrices_that_reach_out_of_bounds(tmp_path: Path) -> None:
     assert error_of(tmp_path / "shape.h5ad").value == (N + 1, D)
 
 
-def test_anndata_files_without_what_is_needed(tmp_path: Path) -> None:
+def test_incomplete_anndata_files_are_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5ad", "w") as file:
         file["other"] = [1.0]
     assert (error_of(tmp_path / "a.h5ad").parameter, error_of(tmp_path / "a.h5ad").value) == ("dataset", "X")
@@ -992,7 +996,7 @@ def test_unknown_suffixes_are_rejected_with_the_known_ones(name: str, tmp_path: 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo") or not hasattr(os, "geteuid"), reason="not available on this system")
-def test_pipes_and_unreadable_files(tmp_path: Path) -> None:
+def test_pipes_and_unreadable_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
     assert error_of(tmp_path / "a.csv").parameter == "path"
     if os.geteuid():  # root may read everything
@@ -1041,7 +1045,7 @@ def test_reading_imports_only_what_the_format_needs(tmp_path: Path, monkeypatch:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("budget", [1 << 40, 4000, 0])
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.h5", "csr.h5ad", "packed.npz"])
-def test_a_source_is_kept_in_memory_or_on_disk(
+def test_spooling_keeps_a_source_in_memory_or_on_disk(
     name: str, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spooling, "available_memory", lambda: budget)
@@ -1055,7 +1059,7 @@ def test_a_source_is_kept_in_memory_or_on_disk(
     parts = [held] if isinstance(held, np.ndarray) else [held.data, held.indices, held.indptr]
     on_disk = [_is_mapped(part) for part in parts]
     assert on_disk == [budget < 1 << 40] * len(parts)
-    assert not list(folder.iterdir())  # files have no name: whoever is killed leaves no rows behind
+    assert not list(folder.iterdir())  # the files have no name, so that a killed process leaves no rows behind
     np.testing.assert_array_equal(whole(kept), X)
     np.testing.assert_array_equal(whole(kept), X)
     assert (kept.name, kept.columns, kept.d, kept.n) == (str(path), source.columns, D, N)
@@ -1089,7 +1093,7 @@ def test_spooling_keeps_type_and_labels(
     np.testing.assert_array_equal(whole(kept), X)
 
 
-def test_spooling_wraps_what_is_an_array_already(tmp_path: Path) -> None:
+def test_spooling_does_not_copy_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values())
     source = open_source(tmp_path / "a.npy")
     assert spool(source).matrix() is source.matrix()
@@ -1103,7 +1107,7 @@ def test_spooling_reads_an_iterator_once() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_nothing_is_left_behind_when_spooling_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_spooling_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spooling, "available_memory", lambda: 0)
 
     def broken() -> Iterator[Any2D]:

@@ -1,4 +1,4 @@
-"""Writers: files are written block by block and atomically, and can be read again."""
+"""Test that files are written block by block and atomically, and can be read again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def blocks(dtype: npt.DTypeLike = np.float64) -> list[npt.NDArray[Any]]:
 
 
 def read(path: Path, label: str | None = None) -> tuple[list[str] | None, npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """Return names, values and labels, read by other means than the readers of deepca."""
+    """Return names, values and labels, without using the readers of deepca."""
     if path.suffix == ".npy":
         return None, np.load(path), None
     if path.suffix == ".csv":
@@ -134,7 +134,7 @@ def test_other_numbers_are_cast(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_without_rows(suffix: str, tmp_path: Path) -> None:
+def test_a_file_may_have_no_rows(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix}"
     with open_writer(path, NAMES, dtype=np.float64):
         pass
@@ -146,7 +146,7 @@ def test_a_file_without_rows(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("begun", [False, True])
-def test_an_error_leaves_the_existing_file(suffix: str, begun: bool, tmp_path: Path) -> None:
+def test_an_error_leaves_the_existing_file_unchanged(suffix: str, begun: bool, tmp_path: Path) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"as before")
 
@@ -179,7 +179,9 @@ def no_space(error: DataError) -> bool:
 
 
 @pytest.mark.parametrize("when", ["append", "finish"])
-def test_a_full_disk_is_reported_and_nothing_left(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_no_file_is_left(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -214,7 +216,7 @@ def test_hdf5_is_not_written_without_disk_space(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is not available on this system")
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".npy"])
-def test_a_device_that_is_full(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_full_device_is_an_error(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_full_disk(**_: object) -> tuple[int, str]:
         part = tmp_path / "part"
         part.symlink_to("/dev/full")
@@ -231,7 +233,7 @@ def test_a_device_that_is_full(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
-def test_input_that_cannot_be_written(tmp_path: Path) -> None:
+def test_input_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     def write(name: str, columns: Any = NAMES, dtype: Any = np.float64, **more: Any) -> None:
         given = more.pop("given", [])
         with open_writer(tmp_path / name, columns, dtype=dtype, **more) as writer:

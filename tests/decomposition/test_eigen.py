@@ -1,4 +1,4 @@
-"""Eigenpairs of means and sums of symmetric operators, compared with scipy's ``eigh`` of the pooled mean."""
+"""Compare eigenpairs of means and sums of symmetric operators with scipy's ``eigh`` of the pooled mean."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def found(stack: Array, k: int, **settings: Any) -> Eigenpairs:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ["auto", "accelerated"])
 @pytest.mark.parametrize("which", WHICH)
-def test_eigenpairs_of_an_indefinite_mean(which: Which, algorithm: str, engine: str) -> None:
+def test_eigenpairs_of_an_indefinite_mean_are_right_at_every_agent(which: Which, algorithm: str, engine: str) -> None:
     """Values and individual vectors are correct and identical at every agent, on every engine."""
     stack = agents_with(INDEFINITE)
 
@@ -78,7 +78,7 @@ def test_eigenpairs_of_an_indefinite_mean(which: Which, algorithm: str, engine: 
 
 
 @pytest.mark.parametrize("topology", ["path", "star", "directed", "changing"])
-def test_eigenpairs_on_other_kinds_of_networks(topology: str) -> None:
+def test_eigenpairs_are_right_on_every_kind_of_network(topology: str) -> None:
     """Directed and time-varying networks cannot average exactly."""
     kinds = {
         "path": deepca.topology.path(M),
@@ -94,8 +94,8 @@ def test_eigenpairs_on_other_kinds_of_networks(topology: str) -> None:
     close(pairs.vectors, vectors, atol=1e-10)
 
 
-def test_the_papers_method_on_an_indefinite_mean() -> None:
-    """QR with SignAdjust finds the largest in modulus without a shift; with the polar factor DeEPCA stalls."""
+def test_the_papers_method_solves_an_indefinite_mean() -> None:
+    """QR with SignAdjust needs no shift for eigenvalues largest in modulus; with the polar factor DeEPCA stalls."""
     stack = agents_with(INDEFINITE)
     pairs = found(stack, 2, which="LM", algorithm="deepca")
     values, vectors = pooled(stack, 2, "LM")
@@ -125,7 +125,7 @@ def test_acceleration_compensates_for_the_small_gaps_of_a_shift() -> None:
 
 
 @pytest.mark.parametrize("seed", law_seeds(2))
-def test_laws_of_eigenpairs(seed: int) -> None:
+def test_eigenpairs_follow_negation_shifts_sums_scaling_and_renumbering(seed: int) -> None:
     """SA of A is LA of −A; adding cI shifts the values only; the sum is m times the mean; agents can be renumbered."""
     rng = np.random.default_rng(seed)
     stack = agents_with(np.sort(rng.standard_normal(12)) * 3.0, seed=10 + seed)
@@ -147,8 +147,8 @@ def test_laws_of_eigenpairs(seed: int) -> None:
 
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("seed", [1, 3])
-def test_bounds_on_other_eigenvalues_and_angles_hold(which: Which, seed: int) -> None:
-    """All other eigenvalues lie in the stated interval, and no vector is farther off than its bound."""
+def test_bounds_on_the_other_eigenvalues_and_on_angles_hold(which: Which, seed: int) -> None:
+    """All other eigenvalues lie in the stated interval, and no vector has a larger error than its bound."""
     stack = agents_with(np.random.default_rng(seed).standard_normal(14), seed=20 + seed)
     pairs = found(stack, 4, which=which, algorithm="accelerated", tol=1e-6)
     assert pairs.status.code == "converged"
@@ -183,7 +183,7 @@ def test_the_extent_contains_the_spectrum(seed: int) -> None:
 
 
 def test_equal_eigenvalues_form_a_cluster() -> None:
-    """5 is double: its vectors have the same span as scipy's, and neither is claimed to be an eigenvector."""
+    """The eigenvalue 5 is double: its vectors span the same space as scipy's, and neither has a bound of its own."""
     stack = agents_with([5.0, 5.0, 4.0, *np.linspace(1.0, -1.0, 9)])
     pairs = found(stack, 3)
     values, vectors = pooled(stack, 3, "LA")
@@ -197,7 +197,7 @@ def test_equal_eigenvalues_form_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "accelerated"])
-def test_eigenvalues_of_opposite_sign(algorithm: str) -> None:
+def test_eigenvalues_of_opposite_sign_are_only_unique_together(algorithm: str) -> None:
     """±5 together are well defined; one of them alone is not."""
     stack = agents_with([5.0, -5.0, *np.linspace(1.0, -0.9, 10)])
     pairs = found(stack, 2, which="LM", algorithm=algorithm)
@@ -215,7 +215,7 @@ def test_eigenvalues_of_opposite_sign(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(("which", "sign"), [("LA", 1.0), ("SA", -1.0)])
-def test_no_gap_behind_k(which: Which, sign: float) -> None:
+def test_a_missing_gap_after_k_is_reported(which: Which, sign: float) -> None:
     """The status has the eigenvalues of the original problem, and suggests k that work."""
     stack = agents_with(sign * np.array([5.0, 4.0, 4.0, *np.linspace(1.0, -1.0, 9)]))
     pairs = found(stack, 2, which=which)
@@ -231,7 +231,7 @@ def test_no_gap_behind_k(which: Which, sign: float) -> None:
 
 
 def test_k_is_divided_between_both_ends() -> None:
-    """Including cases without a gap at the upper end alone, and with all of the largest at one end."""
+    """Some cases have no gap at the upper end alone, and some have all of the largest at one end."""
     for values, k, want in (
         ([5.0, -4.0, 1.0, 1.0, *[0.1] * 8], 2, [5.0, -4.0]),
         ([-5.0, -4.0, -3.0, 1.0, *[0.1] * 8], 3, [-5.0, -4.0, -3.0]),
@@ -246,7 +246,7 @@ def test_k_is_divided_between_both_ends() -> None:
 
 @pytest.mark.parametrize("seed", [12, 21, 88])
 def test_an_eigenvalue_seen_from_both_ends_counts_once(seed: int) -> None:
-    """In few dimensions each end sees the whole spectrum, with the same values up to rounding."""
+    """In few dimensions the searches at both ends find the whole spectrum, equal up to rounding."""
     rng = np.random.default_rng(seed)
     d = int(rng.integers(3, 14))
     k = int(rng.integers(1, d))
@@ -258,7 +258,7 @@ def test_an_eigenvalue_seen_from_both_ends_counts_once(seed: int) -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "krylov", "accelerated"])
 def test_all_pairs_are_well_defined(algorithm: str) -> None:
-    """Even if zero, or any other value, is repeated."""
+    """Even zero or another value may be repeated."""
     stack = agents_with([2.0, 0.0, 0.0, 0.0, -1.0])
     pairs = found(stack, 5, which="LM", algorithm=algorithm)
     assert pairs.status.code == "converged", pairs.status
@@ -266,8 +266,7 @@ def test_all_pairs_are_well_defined(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("value", [3.0, 0.0, -2.0])
-def test_a_multiple_of_the_identity(value: float) -> None:
-    """No proper subspace is unique; the whole space is."""
+def test_only_the_whole_space_is_unique_for_a_multiple_of_the_identity(value: float) -> None:
     stack = np.broadcast_to(value * np.eye(5), (M, 5, 5))
     assert found(stack, 2).status.code == "not_unique"
     whole = found(stack, 5)
@@ -279,7 +278,7 @@ def test_a_multiple_of_the_identity(value: float) -> None:
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
-def test_operators_of_mixed_types() -> None:
+def test_operators_may_have_different_types() -> None:
     stack = agents_with(INDEFINITE)
     mixed = [
         aslinearoperator(A) if j % 3 == 0 else sparse.csr_array(A) if j % 3 == 1 else A for j, A in enumerate(stack)
@@ -293,7 +292,7 @@ def raises_naming(kind: type[Exception], words: str) -> AbstractContextManager[o
     return pytest.raises(kind, match=rf"\b{words}\b")
 
 
-def test_invalid_input_raises() -> None:
+def test_invalid_input_is_rejected() -> None:
     stack = agents_with(INDEFINITE)
     asymmetric = stack.copy()
     asymmetric[4, 0, 1] += 1.0
@@ -316,7 +315,7 @@ def test_invalid_input_raises() -> None:
         Shifted(from_matrices(stack), float("nan"))
 
 
-def test_operators_that_are_not_real_raise() -> None:
+def test_complex_operators_are_rejected() -> None:
     """The real part of a Hermitian matrix is symmetric, but has other eigenpairs."""
     real, network = np.diag([3.0, 2.0, 1.0]), deepca.SimulatedNetwork(deepca.topology.ring(3))
     hermitian = real + 1j * np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
@@ -343,7 +342,7 @@ def test_too_few_iterations_are_reported() -> None:
 
 @pytest.mark.parametrize("second", [-4.95, 4.99995])
 def test_the_papers_method_out_of_iterations_does_not_report_a_missing_gap(second: float) -> None:
-    """While the vectors still move, the eigenvalues outside them do not show whether the subspace is unique."""
+    """While the vectors still change, the other eigenvalues do not show whether the subspace is unique."""
     stack = agents_with([5.0, second, *np.linspace(1.0, -0.9, 6)])
     pairs = found(stack, 1, which="LM", algorithm="deepca", max_iter=100)
     assert pairs.status.code == "out_of_iterations"
@@ -351,7 +350,7 @@ def test_the_papers_method_out_of_iterations_does_not_report_a_missing_gap(secon
     close(found(stack, 1, which="LM").required().values, [5.0], atol=1e-12)
 
 
-def test_invalid_k_seed_and_start_raise() -> None:
+def test_invalid_k_seed_and_start_are_rejected() -> None:
     stack = agents_with(INDEFINITE)
     close(found(stack, np.int64(2)).values, pooled(stack, 2, "LA")[0], atol=1e-12)  # type: ignore[arg-type]
     for k in (2.5, True, None, "2"):
@@ -380,7 +379,7 @@ def test_an_error_in_one_process_names_the_agent(kind: Any) -> None:
 
 @pytest.mark.threads("one agent of several that are wrong")
 @pytest.mark.parametrize("other", [{"of": "sum"}, {"which": "SA"}])
-def test_agents_that_make_different_calls_notice(other: dict[str, Any]) -> None:
+def test_agents_that_make_different_calls_raise(other: dict[str, Any]) -> None:
     """Each call is valid by itself, but the agents would compute different things."""
 
     def work(network: Network) -> Eigenpairs:

@@ -1,4 +1,4 @@
-"""Settings: conversion to plain numbers, and errors that name the parameter."""
+"""Test settings: conversion to plain numbers, and errors that name the parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.errors import raises
 
 
 def test_numpy_scalars_become_plain_numbers() -> None:
-    """So that they can be written as JSON, and are recognized as integers or shares."""
+    """As plain numbers they can be written as JSON, and are recognised as integers or shares."""
     share, number = np.float32(0.75), np.int64(3)
     given: dict[str, Any] = {"n_components": share, "rounds": number, "seed": np.uint8(4), "tol": np.float32(0.5)}
     settings = Settings(**given)

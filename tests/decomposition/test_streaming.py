@@ -1,4 +1,4 @@
-"""Tracking while the ``A_j`` change: it preserves the mean of the newest ones, and converges once they stop."""
+"""Test tracking of changing ``A_j``: it preserves the mean of the newest, and converges once they stay the same."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ NETWORKS: dict[str, tuple[Topology, Mixer]] = {
 }
 
 
-def unlike(count: int, seed: int = 0) -> Iterator[Array]:
-    """Yield ``A_j`` of all agents that are unrelated to those before, and every third time indefinite."""
+def unrelated_operators(count: int, seed: int = 0) -> Iterator[Array]:
+    """Yield ``A_j`` of all agents, unrelated to the previous ones, and indefinite every third time."""
     for t in range(count):
         yield spectrum_problem(M, D, spectrum(D, K), seed + 10 * t, heterogeneity=0.9, indefinite=t % 3 == 0)
 
 
 def turning(angle: float, seed: int = 5) -> Iterator[Array]:
-    """Yield ``A_j`` without end, whose K leading directions rotate by an angle with every batch."""
+    """Yield ``A_j`` whose K leading directions rotate by an angle with every batch."""
     stack, Q = spectrum_problem(M, D, spectrum(D, K, gap=0.3), seed), orthogonal(D, seed)
     skew = np.zeros((D, D))
     skew[np.arange(K), K + np.arange(K)] = angle
@@ -65,7 +65,7 @@ def local_parts(stacks: Iterator[Array], network: Network) -> Iterator[Array]:
 
 
 def tracker(network: Network, mixer: Mixer | None = None, A: Array | None = None) -> DeEPCA:
-    first = next(unlike(1)) if A is None else A
+    first = next(unrelated_operators(1)) if A is None else A
     return DeEPCA(first[network.local], random_orthonormal(D, K, seed=1), network, mixer)
 
 
@@ -74,9 +74,9 @@ def tracker(network: Network, mixer: Mixer | None = None, A: Array | None = None
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_mean_of_S_is_that_of_the_newest_products(name: str) -> None:
-    """Over 200 unrelated batches, up to rounding that grows with the iterations."""
+    """The law holds over 200 unrelated batches, up to rounding that grows with the iterations."""
     place, mixer = NETWORKS[name]
-    network, batches = network_of(place), list(unlike(40 if over_mpi() else 200))
+    network, batches = network_of(place), list(unrelated_operators(40 if over_mpi() else 200))
     largest = max(float(np.linalg.norm(stack, 2, axis=(-2, -1)).max()) for stack in batches)
     followed = follow(tracker(network, mixer), local_parts(iter(batches), network), steps=2)
     W = None
@@ -140,9 +140,11 @@ def test_more_steps_reduce_the_lag_and_take_the_expected_rounds() -> None:
 def test_resuming_from_a_state_gives_bitwise_identical_results() -> None:
     network = network_of(topology.ring(M))
     algorithm = tracker(network, FastMix(rounds=3))
-    whole = list(follow(algorithm, local_parts(unlike(6), network), steps=2))
-    first = list(follow(algorithm, local_parts(islice(unlike(6), 3), network), steps=2))
-    rest = list(follow(algorithm, local_parts(islice(unlike(6), 3, 6), network), steps=2, start=first[-1].state))
+    whole = list(follow(algorithm, local_parts(unrelated_operators(6), network), steps=2))
+    first = list(follow(algorithm, local_parts(islice(unrelated_operators(6), 3), network), steps=2))
+    rest = list(
+        follow(algorithm, local_parts(islice(unrelated_operators(6), 3, 6), network), steps=2, start=first[-1].state)
+    )
     np.testing.assert_array_equal(rest[-1].state.S, whole[-1].state.S)
     assert rest[-1].state.t == whole[-1].state.t == 12
 
@@ -151,7 +153,7 @@ def test_operators_are_consumed_lazily() -> None:
     network, taken = network_of(topology.ring(M)), []
 
     def arriving() -> Iterator[Array]:
-        for i, stack in enumerate(local_parts(unlike(5), network)):
+        for i, stack in enumerate(local_parts(unrelated_operators(5), network)):
             taken.append(i)
             yield stack
 
@@ -165,7 +167,7 @@ def test_operators_are_consumed_lazily() -> None:
 # --------------------------------------------------------------------------------------------------------- from rows
 
 
-def test_forgetting_weights_earlier_rows() -> None:
+def test_forgetting_reduces_the_weight_of_earlier_rows() -> None:
     rng = np.random.default_rng(0)
     batches = [[rng.standard_normal((n, D)) for n in rng.integers(1, 9, M)] for _ in range(5)]
     for t, A in enumerate(faded(batches, 0.7)):
@@ -181,9 +183,9 @@ def test_forgetting_weights_earlier_rows() -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_invalid_input_raises() -> None:
+def test_invalid_input_is_rejected() -> None:
     network = network_of(topology.ring(M))
-    stack, W0 = next(unlike(1))[mine(M)], random_orthonormal(D, K, seed=1)
+    stack, W0 = next(unrelated_operators(1))[mine(M)], random_orthonormal(D, K, seed=1)
     for steps in (0, 1.5, True, None):
         with raises(ParameterError, parameter="steps", value=steps):
             follow(tracker(network), [stack], steps=steps)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Singular triplets of partitioned matrices, compared with scipy and scikit-learn on the whole matrix."""
+"""Compare singular triplets of partitioned matrices with those of the whole matrix by scipy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def raises_naming(kind: type[Exception], words: str) -> AbstractContextManager[o
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_triplets_at_every_agent(partition: Partition, engine: str) -> None:
-    """Shared results are bitwise identical everywhere; an agent's own are its rows of the other vectors."""
+def test_triplets_are_right_at_every_agent(partition: Partition, engine: str) -> None:
+    """Common results are bitwise identical everywhere; each agent also has its own rows of the other vectors."""
     X = with_values(0.8 ** np.arange(10), 40, 20)
     blocks = parts(X, partition)
     sizes: list[int] = []
@@ -93,8 +93,8 @@ def test_triplets_at_every_agent(partition: Partition, engine: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("algorithm", ["auto", "accelerated"])
-def test_triplets_of_digits(algorithm: str, partition: Partition, kind: str) -> None:
-    """They are those of TruncatedSVD, signs and variances included."""
+def test_triplets_of_digits_equal_those_of_truncated_svd(algorithm: str, partition: Partition, kind: str) -> None:
+    """Signs and variances are equal, too."""
     X = load_digits().data
     X = X if partition == "rows" else X[:300]  # messages are as long as there are samples
     k = 5
@@ -118,7 +118,7 @@ def test_triplets_of_digits(algorithm: str, partition: Partition, kind: str) -> 
 
 
 def test_small_singular_values_keep_their_digits() -> None:
-    """As lengths of X v they are accurate to eps σ_1; roots of eigenvalues of XᵀX would be off by eps σ_1²/σ_i."""
+    """As lengths of X v they are accurate to eps σ_1; roots of eigenvalues of XᵀX have errors of eps σ_1²/σ_i."""
     sigma = 10.0 ** -np.arange(0.0, 6.5, 1.0)
     X = with_values([*sigma, 1e-9], 60, 12)
     got = found(X, 7, tol=1e-3)
@@ -144,7 +144,7 @@ def test_rows_of_a_matrix_are_columns_of_its_transpose(seed: int) -> None:
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_the_approximation_is_the_best_of_its_rank(partition: Partition) -> None:
-    """Eckart, Young and Mirsky: compared with scipy's truncated SVD block by block, and with other subspaces."""
+    """By the theorem of Eckart, Young and Mirsky; compared with scipy's truncated SVD and with other subspaces."""
     X = with_values(0.8 ** np.arange(12), 40, 20)
     U, s, V = pooled(X, 4)
     best = (U * s) @ V.T
@@ -162,8 +162,8 @@ def test_the_approximation_is_the_best_of_its_rank(partition: Partition) -> None
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_a_matrix_of_lower_rank(partition: Partition) -> None:
-    """Beyond the rank, values are zero, common vectors complete the basis, and own vectors are zero."""
+def test_values_beyond_the_rank_are_zero(partition: Partition) -> None:
+    """Beyond the rank, common vectors complete the basis, and own vectors are zero."""
     X = with_values([3.0, 2.0], 25, 15)
     got = found(X, 4, partition)
     assert got.status.code == "rank_deficient"
@@ -203,8 +203,8 @@ def test_no_more_triplets_are_suggested_than_exist() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_steep_values_at_every_agent(engine: str) -> None:
-    """Agents in separate processes and threads go through the same stages, with bitwise identical results."""
+def test_steep_singular_values_are_right_at_every_agent(engine: str) -> None:
+    """Separate agents go through the same stages, with bitwise identical results."""
     X = with_values([1.0, 0.5, 1e-6, 1e-10], 20, 6)
 
     def work(network: Network) -> Array:
@@ -220,7 +220,7 @@ def test_steep_values_at_every_agent(engine: str) -> None:
 
 @pytest.mark.parametrize("partition", ["rows", "columns"])
 def test_a_singular_value_below_the_rounding_of_squares_is_found(partition: Partition) -> None:
-    """1e-10 σ₁, whose square is far below ``eps σ₁²``."""
+    """The square of 1e-10 σ₁ is far below ``eps σ₁²``."""
     values = np.array([1.0, 0.5, 1e-1, 1e-2, 1e-10])
     got = found(with_values(list(values), 9, 5), 5, partition)
     assert got.status.ok
@@ -228,7 +228,7 @@ def test_a_singular_value_below_the_rounding_of_squares_is_found(partition: Part
 
 
 @pytest.mark.simulator("blocks of all agents")
-def test_invalid_input_raises() -> None:
+def test_invalid_input_is_rejected() -> None:
     X = load_wine().data
     network = deepca.SimulatedNetwork(deepca.topology.ring(3))
     blocks = parts(X, "columns", 3)
@@ -259,7 +259,7 @@ def test_invalid_input_raises() -> None:
 
 
 @pytest.mark.threads("one agent of several that are wrong")
-def test_agents_with_different_samples_notice() -> None:
+def test_agents_with_different_samples_raise() -> None:
     assert not over_mpi()
     blocks = parts(load_wine().data, "columns", 3)
     blocks[2] = blocks[2][:-1]
@@ -273,8 +273,8 @@ def test_agents_with_different_samples_notice() -> None:
 
 @pytest.mark.threads("one agent of several that are wrong")
 @pytest.mark.parametrize("other", [{"partition": "columns"}, {"k": 1}, {"tol": 1e-6}])
-def test_agents_that_make_different_calls_notice(other: dict[str, Any]) -> None:
-    """They notice before anything about the rows is sent, and without waiting for a timeout."""
+def test_agents_that_make_different_calls_raise(other: dict[str, Any]) -> None:
+    """They do so before anything about the rows is sent, and without waiting for a timeout."""
     assert not over_mpi()
     X = load_wine().data[:30, :10]
 

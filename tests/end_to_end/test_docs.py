@@ -1,4 +1,4 @@
-"""All snippets, examples and commands of the documentation run."""
+"""Test that all snippets, examples and commands of the documentation run."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_plans_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run them from the example of a network to the result of an agent, with keys made at the site."""
+    """Run them from the example network file to the result of an agent, with keys created at the site."""
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("sites") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
@@ -126,7 +126,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
         """
     Path("network.toml").write_text(network.format(_free_port()), encoding="utf-8")
     rows = np.random.default_rng(0).standard_normal((60, 5)) * np.arange(1.0, 6.0)
-    monkeypatch.setattr("deepca.cli.commands.join.terminal", lambda: True)  # the keeper confirms
+    monkeypatch.setattr("deepca.cli.commands.join.is_interactive", lambda: True)  # the operator confirms
     for words in commands[3:]:
         if words[0] in ("doctor", "agent"):
             continue
@@ -157,7 +157,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
-    """Run them as in a container or on a laptop, with the environment that the page gives for these."""
+    """Run them as in a container or on a laptop, with the environment that the page gives for those."""
     lines = [line for name, code in SHELL if name.startswith("cluster.md") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]
     assert [words[:2] for words in commands][:2] == [
@@ -206,7 +206,7 @@ def test_the_mpi_example_runs_on_four_ranks() -> None:
     [command] = re.findall(r"(?m)^ +(mpiexec .*)$", script)
     job = _on_ranks(shlex.split(command), ROOT)
     assert job.code == 0, job.said
-    found = re.findall(r"rank (\d): components (\w+), as scikit-learn's", job.stdout)
+    found = re.findall(r"rank (\d): components (\w+), equal to scikit-learn's", job.stdout)
     assert sorted(rank for rank, _ in found) == ["0", "1", "2", "3"]
     assert len({digest for _, digest in found}) == 1
 
@@ -252,16 +252,16 @@ def _lines_of(page: str, language: str, begin: str) -> list[str]:
 
 
 def _on_ranks(words: list[str], cwd: Path, more: dict[str, str] | None = None, *, first: Path | None = None) -> Job:
-    """Run a command that starts ranks; scripts of ``first`` and of this Python come first on the path."""
+    """Run a command that starts ranks; scripts in ``first``, and those of this Python, come first on PATH."""
     exported = [word for line in _lines_of("cluster.md", "text", "export ") for word in shlex.split(line)[1:]]
-    assert len(exported) == 3  # root, root, and more ranks than cores
+    assert len(exported) == 3  # two variables to run as root, and one to allow more ranks than cores
     found = [*([first] if first else []), Path(sys.executable).parent, os.environ["PATH"]]
     path = {"PATH": os.pathsep.join(map(str, found))}
     return run_job(*words, cwd=cwd, more=dict(word.split("=", 1) for word in exported) | path | (more or {}))
 
 
 def _from_digits(model: Path, k: int) -> float:
-    """Return the largest difference to scikit-learn's components of the pooled digits, signs included."""
+    """Return the largest difference from scikit-learn's components of the pooled digits, including signs."""
     return float(np.abs(deepca.load(model).components - PCA(k).fit(load_digits().data).components_).max())
 
 

@@ -27,8 +27,8 @@ MIXERS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev]
 
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-10)], ids=["no stop rule", "stop rule"])
-def test_a_single_agent(mixer: Callable[[int], Mixer], stop: Tolerance | None) -> None:
-    """With m = 1, nothing is sent and the answer is that of the power method."""
+def test_a_single_agent_runs_the_power_method(mixer: Callable[[int], Mixer], stop: Tolerance | None) -> None:
+    """With m = 1, nothing is sent."""
     stack = spectrum_problem(1, 7, spectrum(7, 2, decay=0.7), 0, heterogeneity=0.0)
     _, U = pooled_answer(stack, 2)
     W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=0)
@@ -62,7 +62,7 @@ def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[in
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("factor", [1e-12, 1e12])
 @pytest.mark.parametrize("algorithm", [DeEPCA, DePCA])
-def test_answer_does_not_depend_on_the_scale_of_the_data(
+def test_the_answer_does_not_depend_on_the_scale_of_the_data(
     algorithm: type[DeEPCA] | type[DePCA], factor: float, form: Form
 ) -> None:
     """The answer, iterations and status stay the same; eigenvalues scale with the square."""
@@ -89,7 +89,7 @@ def test_answer_does_not_depend_on_the_scale_of_the_data(
 
 @pytest.mark.parametrize("factor", [1e-12, 1e12])
 def test_scaled_data_reach_full_accuracy(factor: float) -> None:
-    """The start of the recursion loses no digits."""
+    """The start of the recursion loses no accuracy."""
     rows = random_psd_rows(8, 20, 7, [5.0, 3.0, 2.0, 0.8, 0.4, 0.2, 0.1], seed=0)
     _, U = pooled_answer(sum(X.T @ X for X in rows) / 8, 3)
     W0 = deepca.operators.linalg.random_orthonormal(7, 3, seed=0)
@@ -127,7 +127,7 @@ def low_rank(case: str) -> tuple[list[Array], Topology, int, int, int, int, Arra
 
 
 def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, k: int, r: int) -> None:
-    """Check that all bases are orthonormal, start with the data's directions and are completed identically."""
+    """Check that all bases are orthonormal, begin with the directions of the data, and are completed identically."""
     assert np.isfinite(eigenvalues).all()
     for X in (W, components):
         assert np.isfinite(X).all()
@@ -146,12 +146,12 @@ def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-10)], ids=["no stop rule", "stop rule"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("case", CASES)
-def test_more_components_than_the_rank(case: str, form: Form, stop: Tolerance | None) -> None:
+def test_components_beyond_the_rank_complete_the_basis(case: str, form: Form, stop: Tolerance | None) -> None:
     """The status names the rank, the leading columns are the answer, and the others agree between agents."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     network = network_of(topology)
-    max_iter = 400 if stop else 200  # all of them without a stop rule, and all is over after a hundred
+    max_iter = 400 if stop else 200  # without a stop rule all iterations are made, and a hundred are enough
     result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
     # unlike rows, covariances cannot distinguish zero from the rounding of the largest eigenvalue
     assert result.status.code == ("rank_deficient" if form == "rows" or r == 0 else "below_rounding")
@@ -164,7 +164,7 @@ def test_more_components_than_the_rank(case: str, form: Form, stop: Tolerance | 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_more_components_than_the_rank_with_separate_agents(case: str) -> None:
+def test_separate_agents_complete_the_basis_in_the_same_way(case: str) -> None:
     """All agents find the same rank and complete the basis identically."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
@@ -180,8 +180,7 @@ def test_more_components_than_the_rank_with_separate_agents(case: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_baselines_complete_the_basis(rank: int) -> None:
-    """Run CPCA and DePCA on data of low rank."""
+def test_cpca_and_depca_complete_the_basis_of_low_rank_data(rank: int) -> None:
     rows = random_psd_rows(6, 4, 8, list(np.geomspace(4.0, 1.0, rank)) if rank else [], seed=5)
     stack = np.stack([X.T @ X for X in rows])
     V = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :rank]
@@ -198,7 +197,7 @@ def test_baselines_complete_the_basis(rank: int) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
-def test_all_components_of_full_rank_data(stop: Tolerance | None) -> None:
+def test_all_components_of_full_rank_data_can_be_computed(stop: Tolerance | None) -> None:
     """With k = d, all eigenvalues are returned."""
     d, m = 6, 7
     values = np.array([5.0, 3.0, 2.0, 1.0, 0.6, 0.3])
@@ -212,7 +211,7 @@ def test_all_components_of_full_rank_data(stop: Tolerance | None) -> None:
 
 
 def test_identity_matrices_are_reported_as_not_unique() -> None:
-    """With A_j = I every subspace is invariant; the run ends at once and reports that the answer is not unique."""
+    """With A_j = I every subspace is invariant, so the run ends at once."""
     stack = np.stack([np.eye(5)] * 4)
     W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=1)
     network = network_of(deepca.topology.ring(4))

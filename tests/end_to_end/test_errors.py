@@ -1,4 +1,4 @@
-"""Test that exceptions keep their attributes when they are sent between processes."""
+"""Test that exceptions keep their attributes when they are pickled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deepca import errors
-from deepca.network.broadcasts import counted
+from deepca.network.broadcasts import checked_count
 from tests.support.errors import raises
 
 pytestmark = pytest.mark.simulator("no network")
@@ -28,7 +28,7 @@ ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]
     errors.PeerFailed: (("agent 3 failed",), {"agent": 3}),
     errors.TopologyError: (("a loop",), {"edge": (1, 1), "suggestions": ("ring:4",)}),
     errors.DisconnectedError: (("two components",), {"components": ((0, 1), (2,)), "file": "links.csv"}),
-    errors.NotFiniteError: (("overflow",), {"agent": 2, "place": 3, "phase": "mean"}),
+    errors.NotFiniteError: (("overflow",), {"agent": 2, "index": 3, "phase": "mean"}),
     errors.DataError: (("row 3 is 'x'",), {"discreet": "row 3 is not a number", "row": 3, "value": "x"}),
     errors.Refused: (("it has expired",), {"reason": "expired"}),
     errors.PeerFault: (("south", "is not there"), {"by": "north"}),
@@ -60,5 +60,5 @@ def test_pickling_an_error_keeps_its_message_and_attributes(kind: type[errors.De
 @pytest.mark.parametrize("value", [9.0, -1.0, 2.5, float("nan"), float("inf")])
 def test_an_impossible_count_raises_contradiction(value: float) -> None:
     with raises(errors.Contradiction, sender=3, what="a number of probes"):
-        counted(3, "a number of probes", value, 8)
-    assert counted(3, "a number of probes", 8.0, 8) == 8
+        checked_count(3, "a number of probes", value, 8)
+    assert checked_count(3, "a number of probes", 8.0, 8) == 8

@@ -1,4 +1,4 @@
-"""Read files written by earlier versions (``tests/golden``), or reject them with the remedy."""
+"""Test that files of earlier versions (``tests/golden``) can be read, or are rejected with what to do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_models_survive_being_saved_again(golden: Path, tmp_path: Path) -> None:
     assert (again.status, again.certificate, dict(again.about)) == (model.status, model.certificate, dict(model.about))
 
 
-def test_pickled_estimators_load(golden: Path) -> None:
+def test_pickled_estimators_can_be_loaded(golden: Path) -> None:
     rows = pooled(golden)
     scaled = StandardScaler().fit_transform(rows)
     pca, svd, eigen = (unpickled(golden, name) for name in ("pca", "svd", "eigen"))
@@ -96,7 +96,7 @@ def test_pickled_estimators_load(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pca-coded", "pca-directed"])
-def test_pickled_estimators_with_mixer_state_load(golden: Path, name: str) -> None:
+def test_pickled_estimators_with_mixer_state_can_be_loaded(golden: Path, name: str) -> None:
     """With compressed messages or directed graphs, the state includes neighbours' copies or weights."""
     pca, rows = unpickled(golden, name), pooled(golden)
     assert_same_span(pca.components_, PCA(2).fit(StandardScaler().fit_transform(rows)).components_, 1e-7)
@@ -105,7 +105,7 @@ def test_pickled_estimators_with_mixer_state_load(golden: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["deepca", "accelerated", "krylov"])
-def test_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
+def test_a_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
     shutil.copytree(golden, tmp_path / "golden")
     files = [str(tmp_path / "golden" / f"{site}.csv") for site in SITES]
     options = ["--algorithm", algorithm, "-k", "2", "--topology", "path", "--tolerance", "1e-12"]
@@ -117,7 +117,7 @@ def test_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_path
     assert_same_span(deepca.load(out).components, PCA(2).fit(pooled(golden)).components_, 1e-9)
 
 
-def test_kits_load(golden: Path) -> None:
+def test_kits_can_be_loaded(golden: Path) -> None:
     network = read_network(golden / "network.toml")
     assert (network.name, network.components, network.on_loss, network.patience) == ("golden", 2, "shrink", 20.0)
     assert tuple(site.name for site in network.sites) == SITES

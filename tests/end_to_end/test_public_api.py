@@ -1,4 +1,4 @@
-"""Test the public calls as documented, and the exported names."""
+"""Test that public functions and exported names work as documented."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_public_calls_work_as_documented() -> None:
     assert deepca.operators.linalg.tan_theta(U, cpca.W) <= 1e-12
 
 
-def test_theory_gives_rounds_and_iterations() -> None:
+def test_theory_gives_rounds_iterations_and_communication() -> None:
     """Compute K, T and C = K · T for a problem and a topology."""
     rng = np.random.default_rng(1)
     rows = [rng.standard_normal((40, 8)) * np.array([5, 4, 1, 1, 1, 1, 1, 1]) for _ in range(10)]

@@ -65,7 +65,7 @@ def iterations_to(trace: deepca.solver.observers.Trace, tangent: float) -> int:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_operators_average_to_the_pooled_matrix(name: str) -> None:
+def test_the_mean_of_the_operators_is_the_pooled_matrix(name: str) -> None:
     """Compare the mean of the agents' matrices with the product of all rows."""
     A, pooled, _ = problem(name)
     np.testing.assert_allclose(A.mean(), pooled, rtol=0, atol=1e-11 * np.abs(pooled).max())
@@ -88,8 +88,8 @@ def test_deepca_reaches_1e_10_as_fast_as_the_centralised_method(name: str) -> No
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_stopping_rule_meets_its_tolerance(name: str) -> None:
-    """With Tolerance(1e-8), and without knowing the truth, the worst agent is within the tolerance."""
+def test_the_stopping_rule_meets_its_tolerance(name: str) -> None:
+    """The rule does not know the answer, yet the worst agent is within Tolerance(1e-8)."""
     A, _, U = problem(name)
     result = deepca.solve(DeEPCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=1000, stop=Tolerance(1e-8))
     assert result.status.code == "converged"
@@ -98,7 +98,7 @@ def test_stopping_rule_meets_its_tolerance(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_depca_with_the_same_rounds_stalls(name: str) -> None:
-    """It stalls above 1e-6, and the status asks for more rounds."""
+    """DePCA stalls above 1e-6, and its status advises more rounds."""
     A, _, U = problem(name)
     result = deepca.solve(DePCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=250)
     assert worst_tangent(U, result.W) > 1e-6
@@ -108,7 +108,7 @@ def test_depca_with_the_same_rounds_stalls(name: str) -> None:
 
 @pytest.mark.parametrize("scale", [False, True], ids=["as is", "scaled"])
 @pytest.mark.parametrize("name", SETS)
-def test_estimator_matches_pooled_pca(name: str, scale: bool) -> None:
+def test_the_estimator_matches_pooled_pca(name: str, scale: bool) -> None:
     """Compare sparse rows at 50 agents of very different sizes with scikit-learn on dense pooled rows."""
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features=SETS[name][0])[0]
@@ -127,7 +127,7 @@ def test_estimator_matches_pooled_pca(name: str, scale: bool) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_compressed_file_can_be_fit(name: str, tmp_path: Path) -> None:
+def test_a_compressed_file_can_be_fit(name: str, tmp_path: Path) -> None:
     """Fit the compressed svmlight file on the command line, partitioned over 50 agents."""
     out = tmp_path / "model.npz"
     done = CliRunner().invoke(app, ["fit", str(FOLDER / f"{name}.bz2"), "--agents", str(M), "-k", "5", "-o", str(out)])

@@ -30,7 +30,7 @@ def rows_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_singular_triplets(name: str) -> None:
+def test_singular_triplets_are_right(name: str) -> None:
     X = rows_of(name)
     got = singular_triplets(split_rows(X, M), network(), 5, tol=1e-11)
     U, s, Vt = svds(X, k=5, v0=np.ones(min(X.shape)))
@@ -45,8 +45,8 @@ def test_singular_triplets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_columns_of_some_samples(name: str) -> None:
-    """Partition features; only 600 samples are used, because messages have one entry per sample."""
+def test_triplets_of_partitioned_columns_are_right(name: str) -> None:
+    """Only 600 samples are used, because messages have one entry per sample."""
     X = np.asarray(rows_of(name)[:600].toarray())
     blocks = [X[:, i] for i in np.array_split(np.arange(X.shape[1]), 10)]
     got = singular_triplets(
@@ -69,8 +69,8 @@ def difference(name: str) -> Array:
 
 
 @pytest.mark.parametrize("which", ["LA", "SA"])
-def test_tracked_products_of_agents_that_cancel(which: Which) -> None:
-    """Accelerated tracking uses a shift large enough for such agents."""
+def test_accelerated_tracking_solves_agents_that_cancel(which: Which) -> None:
+    """The shift is large enough for such agents."""
     stack = difference("a9a")
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
     end = slice(None, -4, -1) if which == "LA" else slice(3)
@@ -82,7 +82,7 @@ def test_tracked_products_of_agents_that_cancel(which: Which) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_eigenpairs_of_an_indefinite_difference(name: str) -> None:
+def test_eigenpairs_of_an_indefinite_difference_are_right(name: str) -> None:
     """The eigenvalues largest in modulus lie at both ends."""
     stack = difference(name)
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))

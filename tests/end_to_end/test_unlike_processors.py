@@ -1,4 +1,4 @@
-"""Test that agents whose processors round differently or choose other bases agree on one answer."""
+"""Test that agents agree on one answer even if their processors round differently or choose other bases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.engines import over_mpi
 from tests.support.graded import graded_rows, long_svd, tangent_of
 from tests.support.graph_cases import shared, weighted
 from tests.support.problems import random_rows, spectrum_problem
-from tests.support.unlike import unlike
+from tests.support.unlike import other_processors
 
 pytestmark = pytest.mark.skipif(over_mpi(), reason="agents in threads")
 
@@ -79,20 +79,20 @@ def rows_of(name: str) -> list[Array]:
 
 
 @lru_cache
-def iterations_of_equals(name: str) -> int:
+def iterations_on_equal_processors(name: str) -> int:
     """Count the iterations with identical processors."""
     return deepca.run_agents(PLACE, with_rows(CASES[name], rows_of(name)))[0].result.iterations
 
 
-@pytest.mark.parametrize("who", [0, 1, 3], ids=["another", "the leader", "one more"])
+@pytest.mark.parametrize("who", [0, 1, 3], ids=["agent 0", "the leader", "agent 3"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_method_has_one_answer(name: str, who: int) -> None:
-    """Runs converge with a proof and identical bits at all agents, in as many iterations as on equal processors."""
+def test_agents_agree_on_one_answer_with_every_method(name: str, who: int) -> None:
+    """All agents have the same bits and a proof, after as many iterations as on equal processors."""
     rows, settings = rows_of(name), CASES[name]
-    with unlike([who], seed=7):
+    with other_processors([who], seed=7):
         found = deepca.run_agents(PLACE, with_rows(settings, rows))
     assert_one_answer(found)
-    assert abs(found[0].result.iterations - iterations_of_equals(name)) <= 1
+    assert abs(found[0].result.iterations - iterations_on_equal_processors(name)) <= 1
     X = np.vstack(rows)
     scale = X.std(axis=0) if settings.scale else np.ones(D)
     variances, axes = pooled_axes([block / scale for block in rows], len(found[0].components))
@@ -109,7 +109,7 @@ def assert_one_answer(found: list[Decomposition], code: str = "converged") -> No
 
 
 def _written(found: Decomposition) -> bytes:
-    """Return the model file without each agent's own traffic, which sites sum up."""
+    """Return the model file with zero traffic, since each agent counts its own here."""
     proof = found.result.certificate
     assert proof is not None
     result = replace(found.result, certificate=replace(proof, traffic=replace(proof.traffic, **_NOTHING_SENT)))
@@ -119,16 +119,16 @@ def _written(found: Decomposition) -> bytes:
 
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("algorithm", ["krylov", "accelerated", "deepca", "depca"])
-def test_advice_is_the_same_words_everywhere(algorithm: str, who: int) -> None:
-    """Rates and iteration counts in it are computed from agreed values by portable arithmetic."""
+def test_the_advice_is_the_same_at_all_agents(algorithm: str, who: int) -> None:
+    """Its rates and numbers of iterations are computed from agreed values by portable arithmetic."""
     rows, few = random_rows(M, 40, D, 3, decay=0.97), 3 if algorithm == "krylov" else 6
-    with unlike([who], seed=5):
+    with other_processors([who], seed=5):
         found = deepca.run_agents(PLACE, with_rows(Settings(K, algorithm=algorithm, max_iter=few), rows))
     assert_one_answer(found, "out_of_iterations")
     assert "more are needed" in found[0].result.status.advice
 
 
-def test_rates_need_no_exponential_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_do_not_use_the_exponential_of_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def another(x: float) -> float:
         raise AssertionError("another library has another last digit")
 
@@ -137,14 +137,14 @@ def test_rates_need_no_exponential_of_the_library(monkeypatch: pytest.MonkeyPatc
     states = [kind(stack, np.eye(8, 2), place).init() for kind in (deepca.BlockKrylov, deepca.AcceleratedDeEPCA)]
     monkeypatch.setattr("math.exp", another)
     for state in states:
-        assert state.shrinks_by(2.0, (1.0,)) == pytest.approx(1.0 / (3.0 + np.sqrt(8.0)), rel=1e-14)
+        assert state.convergence_factor(2.0, (1.0,)) == pytest.approx(1.0 / (3.0 + np.sqrt(8.0)), rel=1e-14)
 
 
 @pytest.mark.parametrize("algorithm", ["deepca", "accelerated"])
-def test_averages_by_gossip_have_one_proof(algorithm: str) -> None:
-    """Where messages may get lost there is no tree; the checks of averages, and their number, still agree."""
+def test_agents_agree_on_one_proof_if_averages_are_gossiped(algorithm: str) -> None:
+    """Where messages may get lost there is no tree, but agents still check averages in the same way and number."""
     rows, settings = random_rows(M, 40, D, 4, decay=0.85), Settings(K, algorithm=algorithm, tol=1e-8)
-    with unlike([2, 4], seed=1):
+    with other_processors([2, 4], seed=1):
         found = deepca.run_agents(PLACE, with_rows(settings, rows, reliable=False))
     assert_one_answer(found)
     assert sine(found[0].components, pooled_axes(rows, K)[1]) <= 1e-8
@@ -152,11 +152,11 @@ def test_averages_by_gossip_have_one_proof(algorithm: str) -> None:
 
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("algorithm", ["krylov", "covariance", "accelerated"])
-def test_columns_beyond_the_rank_are_the_same_everywhere(algorithm: str, who: int) -> None:
+def test_columns_beyond_the_rank_are_the_same_at_all_agents(algorithm: str, who: int) -> None:
     rng = np.random.default_rng(1)
     base = rng.standard_normal((4, D))
     rows = [rng.standard_normal((12, 4)) @ base for _ in range(M)]
-    with unlike([who], seed=3):
+    with other_processors([who], seed=3):
         found = deepca.run_agents(PLACE, with_rows(Settings(6, algorithm=algorithm), rows))
     assert_one_answer(found, "rank_deficient")
     gram = found[0].components @ found[0].components.T
@@ -166,10 +166,10 @@ def test_columns_beyond_the_rank_are_the_same_everywhere(algorithm: str, who: in
 
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("k", [3, 2])
-def test_steep_spectra_are_taken_in_the_same_stages(k: int, who: int) -> None:
-    """Find variances that span 18 decades by deflating the rows of every agent."""
+def test_agents_take_a_steep_spectrum_in_the_same_stages(k: int, who: int) -> None:
+    """Variances that span 18 decades are found by deflating the rows of every agent."""
     rows = np.array_split(graded_rows(100, [1e7, 1.0, 0.01], 4), M)
-    with unlike([who], seed=3):
+    with other_processors([who], seed=3):
         found = deepca.run_agents(PLACE, with_rows(Settings(k, tol=1e-7), rows))
     assert_one_answer(found, found[0].result.status.code)
     assert found[0].result.status.ok
@@ -179,8 +179,8 @@ def test_steep_spectra_are_taken_in_the_same_stages(k: int, who: int) -> None:
     assert tangent_of(V[:, :2], found[0].components[:2].T) <= 1e-6
 
 
-def test_blocks_that_are_nearly_rank_deficient() -> None:
-    """With steep spectra, most directions of a Krylov block are rounding, and thick restarts cut clusters."""
+def test_agents_agree_if_krylov_blocks_are_nearly_rank_deficient() -> None:
+    """With a steep spectrum, most directions of a block are rounding, and thick restarts split clusters."""
     values = np.concatenate([10.0 ** -np.arange(0.0, 8.0), np.full(52, 1e-9)])
     stack = spectrum_problem(M, 60, values, 2, 0.5)
     A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(60, 2, seed=1)
@@ -189,7 +189,7 @@ def test_blocks_that_are_nearly_rank_deficient() -> None:
         algorithm = deepca.BlockKrylov(A.agent(network.agent), W0, network)
         return deepca.solve(algorithm, max_iter=60, stop=deepca.Tolerance(1e-12))
 
-    with unlike([0, 2, 4], seed=11):
+    with other_processors([0, 2, 4], seed=11):
         found = deepca.run_agents(PLACE, work)
     assert {one.status.code for one in found} == {"converged"}
     assert len({one.certificate.digest for one in found}) == 1
@@ -197,8 +197,8 @@ def test_blocks_that_are_nearly_rank_deficient() -> None:
     assert sine(found[0].components.T, U.T) <= 1e-12
 
 
-def test_a_long_krylov_run_restarts_alike() -> None:
-    """Flat spectra take more than twelve blocks, after which only some Ritz vectors are retained."""
+def test_agents_agree_on_the_restarts_of_a_long_krylov_run() -> None:
+    """A flat spectrum takes more than twelve blocks, after which only some Ritz vectors are retained."""
     values = np.concatenate([[1.05], np.linspace(1.0, 0.2, 119)])
     stack = spectrum_problem(M, 120, values, 5, 0.5)
     A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(120, 1, seed=1)
@@ -207,17 +207,17 @@ def test_a_long_krylov_run_restarts_alike() -> None:
         algorithm = deepca.BlockKrylov(A.agent(network.agent), W0, network, guards=1)
         return deepca.solve(algorithm, max_iter=200, stop=deepca.Tolerance(1e-11))
 
-    alike = deepca.run_agents(PLACE, work)
-    with unlike([0, 3], seed=5):
+    equal = deepca.run_agents(PLACE, work)
+    with other_processors([0, 3], seed=5):
         found = deepca.run_agents(PLACE, work)
     assert {one.status.code for one in found} == {"converged"}
     assert len({one.certificate.digest for one in found}) == 1
-    assert alike[0].iterations > 12
-    assert abs(found[0].iterations - alike[0].iterations) <= 1
+    assert equal[0].iterations > 12
+    assert abs(found[0].iterations - equal[0].iterations) <= 1
 
 
 @pytest.mark.parametrize(("which", "algorithm"), [("LA", "auto"), ("SA", "auto"), ("LM", "auto"), ("LM", "deepca")])
-def test_eigenpairs(which: Any, algorithm: str) -> None:
+def test_agents_agree_on_eigenpairs(which: Any, algorithm: str) -> None:
     rng = np.random.default_rng(2)
     stack = rng.standard_normal((M, 20, 20))
     stack = stack + np.swapaxes(stack, -1, -2)
@@ -226,8 +226,8 @@ def test_eigenpairs(which: Any, algorithm: str) -> None:
     def work(network: AgentNetwork) -> Any:
         return eigenpairs(operators.agent(network.agent), network, 3, which=which, algorithm=algorithm, tol=1e-9)
 
-    alike = deepca.run_agents(PLACE, work)
-    with unlike([0, 2], seed=5):
+    equal = deepca.run_agents(PLACE, work)
+    with other_processors([0, 2], seed=5):
         found = deepca.run_agents(PLACE, work)
     values = scipy.linalg.eigvalsh(stack.mean(axis=0))
     true = {"LA": values[::-1], "SA": values, "LM": values[np.argsort(-np.abs(values))]}[which][:3]
@@ -237,11 +237,11 @@ def test_eigenpairs(which: Any, algorithm: str) -> None:
         assert one.values.tobytes() == found[0].values.tobytes()
         assert (one.others, one.angle, one.shifts) == (found[0].others, found[0].angle, found[0].shifts)
     np.testing.assert_allclose(found[0].values, true, atol=1e-12 * np.abs(values).max())
-    assert abs(found[0].iterations - alike[0].iterations) <= 1
+    assert abs(found[0].iterations - equal[0].iterations) <= 1
 
 
 @pytest.mark.parametrize("partition", ["rows", "columns"])
-def test_singular_triplets(partition: Any) -> None:
+def test_agents_agree_on_singular_triplets(partition: Any) -> None:
     rows = random_rows(M, 25, 20, 6, decay=0.8)
     whole = np.vstack(rows)
     parts = rows if partition == "rows" else np.array_split(whole, M, axis=1)
@@ -249,7 +249,7 @@ def test_singular_triplets(partition: Any) -> None:
     def work(network: AgentNetwork) -> Any:
         return singular_triplets([parts[network.agent]], network, 4, partition=partition)
 
-    with unlike([1, 3], seed=9):
+    with other_processors([1, 3], seed=9):
         found = deepca.run_agents(PLACE, work)
     U, sigma, Vt = scipy.linalg.svd(whole, full_matrices=False)
     for one in found:
@@ -263,7 +263,7 @@ def test_singular_triplets(partition: Any) -> None:
     assert sine(found[0].common.T, true) <= 1e-9
 
 
-def test_graphs_and_clusters() -> None:
+def test_agents_agree_on_graph_eigenvectors_and_clusters() -> None:
     import networkx as nx
 
     graph = shared(weighted(nx.connected_caveman_graph(4, 7), seed=2), 4)
@@ -274,7 +274,7 @@ def test_graphs_and_clusters() -> None:
         clusters = spectral_clustering(blocks, network, 4)
         return pairs, clusters, lambda2(network)
 
-    with unlike([0, 2], seed=4):
+    with other_processors([0, 2], seed=4):
         found = deepca.run_agents(graph.topology, work)
     W = graph.W.toarray()
     L = np.diag(W.sum(axis=1)) - W
@@ -285,7 +285,7 @@ def test_graphs_and_clusters() -> None:
         assert one.values.tobytes() == pairs[0].values.tobytes()
         assert (one.error, one.next_bound) == (pairs[0].error, pairs[0].next_bound)
     np.testing.assert_allclose(pairs[0].values, values[:4], atol=1e-12 * values[-1])
-    X = deepca.decomposition.spectral.graphs.assembled(graph.blocks, [one.vectors[0] for one in pairs])
+    X = deepca.decomposition.spectral.graphs.gather_parts(graph.blocks, [one.vectors[0] for one in pairs])
     assert sine(X.T, vectors[:, :4].T) <= 1e-10
     together = SimulatedNetwork(graph.topology)
     expected = spectral_clustering(graph.blocks, together, 4)
@@ -296,15 +296,15 @@ def test_graphs_and_clusters() -> None:
     assert abs(found[0][2].lambda2 - graph.topology.lambda2) <= 1e-10
 
 
-def test_directions_without_length_are_no_disagreement() -> None:
+def test_arbitrary_directions_below_rounding_do_not_count_as_disagreement() -> None:
     """Agents choose different directions for variances below rounding, which once used up all iterations."""
     rng = np.random.default_rng(1)
     basis = np.linalg.qr(rng.standard_normal((D, D)))[0]
     rows = [(rng.standard_normal((60, D)) * 0.04 ** np.arange(D)) @ basis for _ in range(M)]
     work = with_rows(Settings(7, tol=1e-4, max_iter=200), rows)
-    alike = deepca.run_agents(PLACE, work)
-    with unlike([0, 2, 3], seed=3):
+    equal = deepca.run_agents(PLACE, work)
+    with other_processors([0, 2, 3], seed=3):
         found = deepca.run_agents(PLACE, work)
     assert len({one.result.components.tobytes() for one in found}) == 1
-    assert {one.result.status.code for one in [*alike, *found]} == {"converged"}
-    assert abs(found[0].result.iterations - alike[0].result.iterations) <= 2
+    assert {one.result.status.code for one in [*equal, *found]} == {"converged"}
+    assert abs(found[0].result.iterations - equal[0].result.iterations) <= 2

@@ -1,4 +1,4 @@
-"""Test that real agents with different BLAS kernels agree on one answer, equally fast and accurate."""
+"""Run real agents with different BLAS kernels: they agree on one result, as fast and accurate as with equal ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
-from studies.faults.processes import kernels_here
-from studies.faults.unlike import PROBLEMS, Problem, run_with
+from studies.faults.cases.processors import PROBLEMS, Problem, run_with
+from studies.faults.fleet import available_kernels
 
 pytestmark = pytest.mark.xdist_group("real")
 
-kernels = functools.cache(kernels_here)
+kernels = functools.cache(available_kernels)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
-def test_unlike_kernels_give_one_answer(tmp_path: Path, problem: Problem) -> None:
-    """The answer takes as many iterations as with equal kernels and is signed by all; d = 300 and steep once failed."""
-    several = kernels()
-    if len(several) < 2:
-        pytest.skip(f"this processor runs one kind of kernels only: {several}")
-    alike = run_with(tmp_path / "alike", problem, several[:1])
-    unlike = run_with(tmp_path / "unlike", problem, several)
-    for verdict in (alike, unlike):
-        assert verdict.problems == []  # status ok, one file, right, compared by all
+def test_agents_with_different_kernels_agree_on_one_result(tmp_path: Path, problem: Problem) -> None:
+    """It takes as many iterations as with equal kernels, and all sites sign it. Two of the problems failed once."""
+    available = kernels()
+    if len(available) < 2:
+        pytest.skip(f"this processor can run only one kind of kernel: {available}")
+    equal = run_with(tmp_path / "equal", problem, available[:1])
+    mixed = run_with(tmp_path / "mixed", problem, available)
+    for verdict in (equal, mixed):
+        assert verdict.problems == []  # a proven, right result that all sites compared and signed
         assert verdict.results == 3
-    assert abs(unlike.iterations - alike.iterations) <= 1
+    assert abs(mixed.iterations - equal.iterations) <= 1

@@ -1,4 +1,4 @@
-"""Checkpoints: States are restored bit for bit, damaged files are never used, and disk errors never end a run."""
+"""Test that checkpoints restore States bit for bit, are never used if damaged, and never end a run by disk errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
 from deepca.engines import checkpoint_format
-from deepca.engines.checkpoint_format import Checkpoint, KeptCheckpoint
+from deepca.engines.checkpoint_format import Checkpoint, CheckpointInfo
 from deepca.engines.checkpoints import Checkpoints
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.compression import Copies
@@ -107,7 +107,7 @@ def small(t: int, d: int = 2, k: int = 1) -> State:
 
 
 class Folder:
-    """A folder for checkpoints that can be opened repeatedly, with the warnings about it."""
+    """A folder for checkpoints that can be opened repeatedly, and the warnings that were logged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +165,7 @@ def test_every_state_is_restored_bit_for_bit(folder: Folder, name: str, iteratio
     assert folder.warnings == []
 
 
-def test_the_runs_cover_all_classes_of_state() -> None:
+def test_the_tested_runs_cover_all_classes_of_state() -> None:
     made = {name: after(name, 3)[0] for name in ALGORITHMS}
     assert {type(state) for state in made.values()} == {TrackedState, AcceleratedState, KrylovState, CovarianceState}
     coded = made["DeEPCA float32"]
@@ -274,7 +274,7 @@ def iterations(found: Checkpoints) -> list[int]:
     return [one.iteration for one in found.kept()]
 
 
-def test_the_last_two_written_are_kept(folder: Folder) -> None:
+def test_the_last_two_checkpoints_are_kept(folder: Folder) -> None:
     found = folder.open()
     assert found.kept() == ()
     for t in (10, 20, 30):
@@ -285,7 +285,7 @@ def test_the_last_two_written_are_kept(folder: Folder) -> None:
     assert iterations(found) == iterations(folder.open()) == [30, 15]
     assert len(folder.files()) == 2
     one = made_of(small(15))
-    assert found.kept()[-1] == KeptCheckpoint(15, one.key, MEMBERS, K)
+    assert found.kept()[-1] == CheckpointInfo(15, one.key, MEMBERS, K)
     assert folder.warnings == []
 
 
@@ -304,9 +304,9 @@ def test_keep_until_discards_the_others(folder: Folder) -> None:
     found = folder.open()
     for t in (10, 20):
         found.write(made_of(small(t)))
-    found.keep_until(b"?" * 32)
+    found.keep_only(b"?" * 32)
     assert iterations(found) == [10, 20]
-    found.keep_until(made_of(small(10)).key)
+    found.keep_only(made_of(small(10)).key)
     assert iterations(found) == iterations(folder.open()) == [10]
     found.write(made_of(small(12)))
     assert iterations(found) == iterations(folder.open()) == [10, 12]
@@ -506,7 +506,7 @@ def test_missing_and_unknown_checkpoints_are_reported(folder: Folder) -> None:
 
 
 def check_continues_in_memory(folder: Folder, found: Checkpoints, on_disk: list[int]) -> None:
-    """Assert that nothing can be written: the last two are in memory, and files on the disk stay."""
+    """Assert that new checkpoints are kept in memory, since none can be written, and that existing files stay."""
     told = len(folder.warnings)
     for t in (30, 40, 50):
         assert found.write(made_of(small(t, 100, 50))) is False
@@ -522,7 +522,7 @@ def check_continues_in_memory(folder: Folder, found: Checkpoints, on_disk: list[
 
 
 def check_recovers(folder: Folder, found: Checkpoints) -> None:
-    """Assert that waiting checkpoints are written as well once the disk works again."""
+    """Assert that checkpoints kept in memory are written once the disk works again."""
     assert found.write(made_of(small(60)))
     assert iterations(found) == iterations(folder.open()) == [50, 60]
     assert len(folder.files()) == 2
@@ -597,14 +597,14 @@ def test_a_deleted_folder_is_not_created_again(folder: Folder) -> None:
     shutil.rmtree(folder.path)
     check_continues_in_memory(folder, found, [])
     assert not folder.path.exists()
-    found.keep_until(made_of(small(40)).key)
+    found.keep_only(made_of(small(40)).key)
     assert iterations(found) == [40]
     found.clear()
     assert iterations(found) == []
 
 
 def run_script(script: str, *arguments: str, before: tuple[str, ...] = ()) -> Any:
-    """Return the JSON printed by a script in a process of its own, which can use this file's helpers."""
+    """Run a script, which can use the helpers of this file, in a new process, and return the JSON that it prints."""
     root = ROOT
     done = subprocess.run(
         [*before, sys.executable, "-c", textwrap.dedent(script), *arguments],

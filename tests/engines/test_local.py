@@ -1,4 +1,4 @@
-"""Engines: what processes of one run know of each other, timeouts for those that do not answer, and progress."""
+"""Test engines: what the processes of a run tell each other, timeouts if one does not answer, and progress."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_engines_are_created_by_name() -> None:
     assert type(engine_of("simulator")) is Engine
     mpi = engine_of("mpi", allreduce=True, timeout=None)
     assert isinstance(mpi, MpiEngine)
-    assert (mpi.name, mpi.rank, mpi.ranks, mpi.speaks) == ("mpi", 0, 1, True)
+    assert (mpi.name, mpi.rank, mpi.ranks, mpi.is_root) == ("mpi", 0, 1, True)
     with raises(ParameterError, parameter="engine", value="MPI"):
         engine_of("MPI")
     with raises(InvalidInput, parameter="allreduce", value=True):
@@ -68,7 +68,7 @@ def test_engines_are_created_by_name() -> None:
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
 def test_processes_that_mpi_does_not_connect_are_rejected(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """The launcher of one MPI with the library of another would start as many runs as there are processes."""
+    """With the launcher of one MPI and the library of another, every process would run alone."""
     monkeypatch.setenv(variable, "4")
     assert machine.launched_ranks() == 4
     with pytest.raises(NetworkError, match="4 processes were started, but MPI sees each of them alone"):
@@ -77,11 +77,11 @@ def test_processes_that_mpi_does_not_connect_are_rejected(monkeypatch: pytest.Mo
     assert machine.launched_ranks() == 1
 
 
-def test_the_rest_of_the_library_does_not_need_mpi4py() -> None:
+def test_only_the_mpi_engine_needs_mpi4py() -> None:
     script = """
         import sys
         sys.modules["mpi4py"] = None
-        import deepca, deepca.cli.app, deepca.engines.local, deepca.estimators.pca, deepca.engines.keeping
+        import deepca, deepca.cli.app, deepca.engines.local, deepca.estimators.pca, deepca.engines.checkpointing
         from deepca.errors import MissingExtraError
         for again in range(2):
             try:
@@ -107,21 +107,21 @@ def test_the_rest_of_the_library_does_not_need_mpi4py() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_single_rank_needs_no_others(name: str) -> None:
+def test_a_single_rank_exchanges_only_with_itself(name: str) -> None:
     engine = engine_of(name)
-    assert engine.texts("é∞ ") == ["é∞ "]
-    assert engine.texts("") == [""]
-    assert engine.counted(7) == (7,)
+    assert engine.gather_texts("é∞ ") == ["é∞ "]
+    assert engine.gather_texts("") == [""]
+    assert engine.gather_counts(7) == (7,)
     assert engine.shares(5) == (5,)
     own = Traffic(3, 1, 10, 800, 16, 4)
-    assert engine.summed(own) == own
+    assert engine.total_traffic(own) == own
     found = engine.common_columns(sources(columns=NAMES))
     assert [source.columns for source in found] == [NAMES] * 4
     for error in (DataError("no"), OSError("no"), ZeroDivisionError("no"), KeyboardInterrupt("no")):
-        with pytest.raises(type(error)) as caught, engine.guard(), engine.together():
+        with pytest.raises(type(error)) as caught, engine.guard(), engine.raise_on_all_ranks():
             raise error
         assert caught.value is error
-    with engine.guard(), engine.together():
+    with engine.guard(), engine.raise_on_all_ranks():
         pass
 
 
@@ -140,7 +140,7 @@ def test_one_mpi_rank_matches_the_simulator(algorithm: str, allreduce: bool) -> 
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA))
     np.testing.assert_allclose(found.components, want.components_, atol=1e-8)
     np.testing.assert_allclose(found.variances, want.explained_variance_, rtol=1e-8)
-    assert network.left_the_rank == 0
+    assert network.bytes_to_other_ranks == 0
 
 
 def test_shares_must_match_the_network() -> None:
@@ -176,18 +176,18 @@ def test_fewer_agents_than_ranks_are_rejected(agents: int) -> None:
 
 
 def test_numbers_and_texts_are_collected_from_all_ranks() -> None:
-    assert run_ranks(3, lambda engine: engine.counted(10 * engine.rank)) == [(0, 10, 20)] * 3
-    assert run_ranks(2, lambda engine: engine.texts("ä" * engine.rank)) == [["", "ä"]] * 2
-    assert run_ranks(3, lambda engine: engine.speaks) == [True, False, False]
+    assert run_ranks(3, lambda engine: engine.gather_counts(10 * engine.rank)) == [(0, 10, 20)] * 3
+    assert run_ranks(2, lambda engine: engine.gather_texts("ä" * engine.rank)) == [["", "ä"]] * 2
+    assert run_ranks(3, lambda engine: engine.is_root) == [True, False, False]
 
     def add(engine: ThreadEngine) -> Traffic:
-        return engine.summed(Traffic(5, 2, 10 + engine.rank, 100, 8, 2))
+        return engine.total_traffic(Traffic(5, 2, 10 + engine.rank, 100, 8, 2))
 
     assert run_ranks(3, add) == [Traffic(5, 2, 33, 300, 24, 6)] * 3
 
 
 def fail_at(bad: dict[int, Exception], engine: ThreadEngine) -> int:
-    with engine.together():
+    with engine.raise_on_all_ranks():
         if engine.rank in bad:
             raise bad[engine.rank]
     return engine.rank
@@ -268,13 +268,11 @@ def test_differing_columns_are_named_on_all_ranks() -> None:
         return said
 
     narrow = DATA[1][:, :6]
-    assert check((DATA[0], None), (narrow, None)) == (
-        "rank 1: agent 1 has 6 columns, agent 0 has 7; all agents need the same columns"
-    )
+    assert "rank 1: agent 1 has 6 columns, but agent 0 has 7" in check((DATA[0], None), (narrow, None))
     assert "rank 1: agent 1 has column names and agent 0 does not" in check((DATA[0], None), (DATA[1], NAMES))
     assert "rank 1: agent 0 has column names and agent 1 does not" in check((DATA[0], NAMES), (DATA[1], None))
     assert "rank 2: agent 2 has no column 'g'" in check((DATA[0], NAMES), (DATA[1], NAMES), (narrow, NAMES[:6]))
-    assert "rank 0: agent 0 has more than one column 'a'" in check((DATA[0], ("a", *NAMES[:6])), (DATA[1], NAMES))
+    assert "rank 0: agent 0 has duplicate column 'a'" in check((DATA[0], ("a", *NAMES[:6])), (DATA[1], NAMES))
 
 
 # ------------------------------------------------------------------------------------------------------------- timeouts
@@ -310,9 +308,9 @@ def watchers() -> set[threading.Thread]:
 
 
 def test_only_waiting_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time between waits does not count, and every wait has the full timeout."""
+    """Time between waits does not count, and each wait may take the full timeout."""
     given_up: list[str] = []
-    monkeypatch.setattr(Watchdog, "give_up", lambda watchdog, timeout: given_up.append(str(watchdog.whom)))
+    monkeypatch.setattr(Watchdog, "abort", lambda watchdog, timeout: given_up.append(str(watchdog.awaited_ranks)))
     watchdog = Watchdog(0.05, 0, str)
     watchdog.check()
     with watchdog.waiting("first"):
@@ -340,7 +338,7 @@ def test_the_watching_thread_ends_with_the_watchdog() -> None:
 
 
 def test_closing_ends_the_watching_thread_at_once() -> None:
-    """The next check may be half a minute away."""
+    """The thread may otherwise sleep for half a minute."""
     before = watchers()
     watchdog = Watchdog(600.0, 0, str)
     (mine,) = watchers() - before
@@ -411,12 +409,13 @@ def test_a_long_run_logs_every_iteration_on_request() -> None:
         if step.agreed is None:
             assert "no numbers yet" in line
         else:
-            assert f"change {step.agreed.change:.0e}, between agents {step.agreed.disagreement:.0e}" in line
+            assert f"{step.agreed.change:.0e}" in line
+            assert f"{step.agreed.disagreement:.0e}" in line
             assert line.endswith(" s left")
 
 
 def test_log_lines_are_spaced_in_time() -> None:
-    """Spacing is by seconds, not iterations: the log of a day has at most thousands of lines."""
+    """They are spaced by seconds, not by iterations, so that the log of a day has at most thousands of lines."""
     said: list[str] = []
     recorder = Recorder()
     run_with(ProgressLines(lambda line: None), Settings(n_components=3, algorithm="deepca", rounds=6), recorder)

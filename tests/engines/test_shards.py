@@ -1,4 +1,4 @@
-"""Files that several ranks share: finding them, opening each rank's own, and columns common to all ranks."""
+"""Test files that several ranks share: each rank finds all, opens its own, and knows the columns of all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepca._util.typing import Array
 from deepca.data.readers import open_sources
 from deepca.data.sources import Source
 from deepca.engines.local import Engine
-from deepca.engines.shards import agree_on_files, expanded, open_shares
+from deepca.engines.shards import agree_on_files, expand_patterns, open_local_files
 from deepca.errors import DataError
 from tests.support.errors import raises
 from tests.support.mpi_jobs import run_ranks
@@ -47,34 +47,42 @@ def rows_of(source: Source) -> Array:
 
 def test_numbers_in_names_are_sorted_by_value(folder: Path) -> None:
     touch(*(f"s/part-{i}.npy" for i in (10, 9, 2, 100, 1, 0)), "s/part-x.npy", "s/part-3.csv")
-    found = names(expanded([Path("s/*.npy")]))
+    found = names(expand_patterns([Path("s/*.npy")]))
     assert found == [*(f"s/part-{i}.npy" for i in (0, 1, 2, 9, 10, 100)), "s/part-x.npy"]
     touch("v/a1-b10", "v/a1-b9", "v/a10-b1", "v/a2-b1", "v/007", "v/8", "v/a")
-    assert names(expanded([Path("v/*")])) == ["v/007", "v/8", "v/a", "v/a1-b9", "v/a1-b10", "v/a2-b1", "v/a10-b1"]
+    assert names(expand_patterns([Path("v/*")])) == [
+        "v/007",
+        "v/8",
+        "v/a",
+        "v/a1-b9",
+        "v/a1-b10",
+        "v/a2-b1",
+        "v/a10-b1",
+    ]
 
 
 def test_files_stay_in_the_order_of_the_arguments(folder: Path) -> None:
     touch("b/1", "b/2", "a/1", "a/2", "c")
-    found = expanded([Path("b/*"), Path("c"), Path("a/[12]")])
+    found = expand_patterns([Path("b/*"), Path("c"), Path("a/[12]")])
     assert names(found) == ["b/1", "b/2", "c", "a/1", "a/2"]
 
 
 def test_patterns_may_be_recursive(folder: Path) -> None:
     touch("s/x/1.npy", "s/2.npy", "s/y/z/3.npy")
-    assert sorted(names(expanded([Path("s/**/*.npy")]))) == ["s/2.npy", "s/x/1.npy", "s/y/z/3.npy"]
-    assert names(expanded([folder / "s" / "*.npy"])) == [str(folder / "s" / "2.npy")]
+    assert sorted(names(expand_patterns([Path("s/**/*.npy")]))) == ["s/2.npy", "s/x/1.npy", "s/y/z/3.npy"]
+    assert names(expand_patterns([folder / "s" / "*.npy"])) == [str(folder / "s" / "2.npy")]
 
 
 def test_a_file_may_be_named_like_a_pattern(folder: Path) -> None:
     touch("rows[1].npy", "rows1.npy", "what?.npy")
-    assert names(expanded([Path("rows[1].npy"), Path("what?.npy")])) == ["rows[1].npy", "what?.npy"]
+    assert names(expand_patterns([Path("rows[1].npy"), Path("what?.npy")])) == ["rows[1].npy", "what?.npy"]
 
 
 def test_a_pattern_without_matches_is_rejected(folder: Path) -> None:
     touch("a.npy")
     with raises(DataError, file="*.csv"):
-        expanded([Path("a.npy"), Path("*.csv")])
-    assert names(expanded([Path("nowhere.npy")])) == ["nowhere.npy"]  # reported by the reader
+        expand_patterns([Path("a.npy"), Path("*.csv")])
+    assert names(expand_patterns([Path("nowhere.npy")])) == ["nowhere.npy"]  # reported by the reader
 
 
 # ---------------------------------------------------------------------------------------------- the same on all ranks
@@ -86,7 +94,7 @@ def test_all_ranks_must_find_the_same_files() -> None:
     assert run_ranks(3, lambda ranks: agree_on_files(ranks, every)) == [None] * 3
 
     def differing(rank: int, *files: Path) -> tuple[object, str | None]:
-        """Return the rank and the file that the error names if one rank finds other files."""
+        """Return the rank and the file that the error names if the given rank finds other files."""
         found = run_ranks(3, lambda ranks: agree_on_files(ranks, list(files) if ranks.rank == rank else every))
         errors = [error for error in found if type(error) is DataError]
         assert len(errors) == 3
@@ -121,7 +129,7 @@ def some_rows(d: int, last: int, seed: int) -> Array:
 
 def opened_by_all(files: Sequence[Path], shares: tuple[int, ...]) -> list[Source]:
     """Return the sources that all ranks open, in the order of the ranks."""
-    found = run_ranks(len(shares), lambda ranks: open_shares(ranks, files, shares))
+    found = run_ranks(len(shares), lambda ranks: open_local_files(ranks, files, shares))
     return [source for each in found if not isinstance(each, Exception) for source in each]
 
 
@@ -147,7 +155,7 @@ def test_svmlight_files_have_the_same_width_on_all_ranks(folder: Path, widths: t
 
 
 def test_dense_files_determine_the_width_of_sparse_ones(folder: Path) -> None:
-    """They may be on any rank."""
+    """The dense files may be on any rank."""
     rows = [some_rows(6, width, seed) for seed, width in enumerate((6, 4, 5))]
     files = [save(kind, str(j), block) for j, (kind, block) in enumerate(zip(("npy", "svm", "svm"), rows, strict=True))]
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
@@ -166,7 +174,7 @@ def test_a_rank_opens_only_its_own_files(folder: Path) -> None:
         here = [file if file.stem in own else Path(f"elsewhere/{file}") for file in files]
 
         def look(ranks: Engine, rank: int = rank, here: list[Path] = here) -> list[str]:
-            return [source.name for source in open_shares(ranks, here if ranks.rank == rank else files, (2, 1, 2))]
+            return [source.name for source in open_local_files(ranks, here if ranks.rank == rank else files, (2, 1, 2))]
 
         assert run_ranks(3, look)[rank] == [f"{name}.npy" for name in own]
 
@@ -174,10 +182,10 @@ def test_a_rank_opens_only_its_own_files(folder: Path) -> None:
 def test_an_error_is_raised_on_all_ranks(folder: Path) -> None:
     files = [save("npy", str(j), some_rows(3, 3, j)) for j in range(4)]
     files[2].write_bytes(b"")
-    found = run_ranks(2, lambda ranks: open_shares(ranks, files, (2, 2)))
+    found = run_ranks(2, lambda ranks: open_local_files(ranks, files, (2, 2)))
     assert [type(error) for error in found] == [DataError, DataError]
     assert [str(error) for error in found] == ["rank 1: 2.npy is empty; omit it, or provide rows"] * 2
-    found = run_ranks(4, lambda ranks: open_shares(ranks, [Path("no"), *files[1:]], (1, 1, 1, 1)))
+    found = run_ranks(4, lambda ranks: open_local_files(ranks, [Path("no"), *files[1:]], (1, 1, 1, 1)))
     assert {str(error).split(";")[0].split(" does")[0] for error in found} == {"rank 0: no"}
     assert all("; 1 other rank failed as well" in str(error) for error in found)
 
@@ -186,7 +194,7 @@ def test_options_reach_the_readers(folder: Path) -> None:
     for j in range(2):
         np.savez(f"{j}.npz", left=np.ones((3, 2)), right=np.full((3, 4), float(j)))
     files = [Path("0.npz"), Path("1.npz")]
-    found = run_ranks(2, lambda ranks: open_shares(ranks, files, (1, 1), dataset="right"))
+    found = run_ranks(2, lambda ranks: open_local_files(ranks, files, (1, 1), dataset="right"))
     for j, each in enumerate(found):
         assert not isinstance(each, Exception)
         np.testing.assert_array_equal(rows_of(each[0]), np.full((3, 4), float(j)))

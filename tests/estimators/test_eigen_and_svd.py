@@ -1,4 +1,4 @@
-"""``DecentralizedEigen`` and ``DecentralizedSVD`` as estimators of scikit-learn, and soft-impute built on them."""
+"""Test ``DecentralizedEigen`` and ``DecentralizedSVD`` as scikit-learn estimators, and the soft-impute example."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXAMPLE = ROOT / "examples" / "matrix_completion.py"
 
 
 @pytest.mark.parametrize("partition", ["rows", "columns"])
-def test_scikit_learns_checks(partition: Partition) -> None:
+def test_scikit_learns_estimator_checks_pass(partition: Partition) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = check_estimator(DecentralizedSVD(partition=partition, topology="complete"), on_skip=None, on_fail=None)
@@ -50,8 +50,8 @@ def test_scikit_learns_checks(partition: Partition) -> None:
 
 @pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
 @pytest.mark.parametrize("partition", ["rows", "columns"])
-def test_as_truncated_svd(partition: Partition, load: Any) -> None:
-    """All attributes are those of TruncatedSVD on the whole matrix, including signs."""
+def test_the_svd_equals_truncated_svd(partition: Partition, load: Any) -> None:
+    """All attributes are compared, on the whole matrix, including signs."""
     X = load().data[:400]
     ours = DecentralizedSVD(3, partition=partition, n_agents=6, topology="ring", tol=1e-11).fit(X)
     theirs = TruncatedSVD(3, algorithm="arpack").fit(X)
@@ -67,7 +67,7 @@ def test_as_truncated_svd(partition: Partition, load: Any) -> None:
     close(ours.singular_values_, sigma, rtol=1e-10)
 
 
-def test_fit_transform_clone_and_pipelines() -> None:
+def test_fit_transform_clone_and_pipelines_work() -> None:
     X = load_wine().data
     svd = DecentralizedSVD(2, n_agents=4, topology="path")
     close(svd.fit_transform(X), TruncatedSVD(2, algorithm="arpack").fit_transform(X), atol=1e-8)
@@ -77,8 +77,8 @@ def test_fit_transform_clone_and_pipelines() -> None:
     close(scaled, plain, atol=1e-9)
 
 
-def test_what_stays_at_home_and_what_all_know() -> None:
-    """With distributed rows an agent has the left vectors of its rows; with distributed columns all have the scores."""
+def test_left_vectors_are_local_with_partitioned_rows_and_common_with_partitioned_columns() -> None:
+    """With partitioned rows an agent has the left vectors of its rows only; with partitioned columns all have all."""
     X = load_wine().data
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     rows = DecentralizedSVD(2, topology="ring").fit_agents([X[:30], X[30:120], X[120:]])
@@ -96,8 +96,8 @@ def test_what_stays_at_home_and_what_all_know() -> None:
 
 
 @pytest.mark.parametrize("partition", ["rows", "columns"])
-def test_reconstruction_by_agent(partition: Partition) -> None:
-    """Each part equals that of scipy's best approximation, for labels in any order."""
+def test_each_agent_can_reconstruct_its_own_part(partition: Partition) -> None:
+    """The part equals that of scipy's best approximation, for labels in any order."""
     X = load_wine().data
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     best = (U[:, :2] * s[:2]) @ Vt[:2]
@@ -115,8 +115,8 @@ def test_reconstruction_by_agent(partition: Partition) -> None:
         svd.reconstruct(3)
 
 
-def test_kinds_of_input() -> None:
-    """Data frames and sparse matrices are accepted, and float32 stays float32."""
+def test_data_frames_sparse_matrices_and_float32_are_accepted() -> None:
+    """The result of float32 data is float32."""
     X = load_wine().data
     frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(13)])
     assert list(DecentralizedSVD(2).fit(frame).feature_names_in_) == list(frame.columns)
@@ -128,7 +128,7 @@ def test_kinds_of_input() -> None:
     assert DecentralizedSVD(2).fit(X.astype(np.float32)).components_.dtype == np.float32
 
 
-def test_bad_input_of_the_svd() -> None:
+def test_the_svd_rejects_bad_input() -> None:
     X = load_wine().data
     for settings, parameter, value in (
         ({"partition": "both"}, "partition", "both"),
@@ -158,8 +158,8 @@ def test_bad_input_of_the_svd() -> None:
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
-def test_eigenpairs_of_a_list(which: Any) -> None:
-    """The result is that of ARPACK and LAPACK on the sum."""
+def test_eigenpairs_equal_those_of_arpack_and_lapack(which: Any) -> None:
+    """They are compared for a list of matrices and ``of="sum"``."""
     stack = agents_with(INDEFINITE)
     found = DecentralizedEigen(3, which=which, of="sum", topology="ring", tol=1e-11).fit(list(stack))
     values, vectors = pooled(stack, 3, which)
@@ -173,8 +173,8 @@ def test_eigenpairs_of_a_list(which: Any) -> None:
     assert clone(found).get_params()["which"] == which
 
 
-def test_covariances_of_real_data() -> None:
-    """Smallest and largest eigenvalues of a mean of covariances, each centred by its agent."""
+def test_eigenpairs_of_a_mean_of_covariances_are_right() -> None:
+    """The covariances are of real data, and each is centred by its agent."""
     parts = np.array_split(load_breast_cancer().data / load_breast_cancer().data.std(axis=0), 6)
     stack = np.stack([np.cov(part.T) for part in parts])
     for which in ("LA", "SA"):
@@ -184,7 +184,7 @@ def test_covariances_of_real_data() -> None:
         close(found.eigenvectors_, vectors, atol=1e-8 if which == "SA" else 1e-10)
 
 
-def test_bad_input_of_eigenpairs() -> None:
+def test_the_eigenpairs_estimator_rejects_bad_input() -> None:
     A = np.diag([3.0, 2.0, 2.0, 1.0])
     with raises(GapError, parameter="k", value=2) as caught:
         DecentralizedEigen(2, topology="path").fit([A, A, A])
@@ -213,7 +213,7 @@ def test_bad_input_of_eigenpairs() -> None:
 # ------------------------------------------------------------------------------------------------- matrix completion
 
 
-def test_soft_impute_is_that_of_the_pooled_matrix() -> None:
+def test_soft_impute_equals_that_of_the_pooled_matrix() -> None:
     """The distributed iteration of the example equals the one with numpy's SVD of the whole matrix."""
     spec = importlib.util.spec_from_file_location("matrix_completion", EXAMPLE)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""partial_fit: after every call the components are those of all rows so far, with their weights."""
+"""Test partial_fit: after every call the components equal those of all rows so far, with their weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.problems import close
 
 @cache
 def digits() -> Array:
-    """Return the digits in the order of the file, which is that of the writers, so that the rows drift."""
+    """Return the digits in the order of the file, which is sorted by writer, so that the rows drift."""
     return np.asarray(load_digits().data[:, 10:40], dtype=np.float64)
 
 
@@ -40,7 +40,7 @@ def parts(X: Any, count: int) -> list[Any]:
 
 
 def weighted(X: Array, w: Array, k: int) -> tuple[Array, Array, Array]:
-    """Return mean, variances and components of weighted rows by numpy's SVD; their largest entries are positive."""
+    """Return mean, variances and components of weighted rows by numpy's SVD, with positive largest entries."""
     mean = w @ X / w.sum()
     _, s, V = np.linalg.svd((X - mean) * np.sqrt(w)[:, None], full_matrices=False)
     V = V[:k] * np.sign(V[np.arange(k), np.abs(V[:k]).argmax(axis=1)])[:, None]
@@ -73,7 +73,7 @@ def test_every_call_gives_the_pca_of_all_rows_so_far(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("forgetting", [0.9, 0.5])
-def test_forgotten_rows_are_weighted_rows(forgetting: float) -> None:
+def test_forgetting_equals_weighting(forgetting: float) -> None:
     X, w = digits(), np.zeros(0)
     pca = DecentralizedPCA(3, topology="ring", n_agents=4, forgetting=forgetting, tol=1e-11)
     for batch in parts(X, 6):
@@ -110,7 +110,7 @@ def test_rows_may_have_weights_of_their_own() -> None:
         assert one.n_samples_seen_ == np.count_nonzero(own)
 
 
-def test_scaled_columns_and_a_share_of_the_variance() -> None:
+def test_columns_can_be_scaled_and_a_share_of_the_variance_requested() -> None:
     X = np.asarray(load_wine().data)
     pca = DecentralizedPCA(0.8, scale=True, whiten=True, n_agents=4)
     for batch in parts(X, 4):
@@ -124,7 +124,7 @@ def test_scaled_columns_and_a_share_of_the_variance() -> None:
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, pd.DataFrame], ids=["sparse", "frame"])
-def test_other_kinds_of_rows(kind: Callable[[Any], Any]) -> None:
+def test_rows_may_be_sparse_or_data_frames(kind: Callable[[Any], Any]) -> None:
     X, pca = digits(), DecentralizedPCA(3, n_agents=3, tol=1e-11)
     for batch in parts(X, 3):
         pca.partial_fit(kind(batch))
@@ -141,14 +141,14 @@ def test_float32_stays_float32_until_float64_rows_are_added() -> None:
 
 @pytest.mark.parametrize("step", [0.0, 1e6])
 def test_rows_that_drift_away_from_zero_lose_no_digits(step: float) -> None:
-    """Old rows are almost forgotten; the remaining rows are far from the first ones."""
+    """Old rows are almost forgotten, and the remaining rows are far from the first ones."""
     rng, d = np.random.default_rng(1), 5
     scales = np.array([5.0, 4.0, 3.0, 1.0, 0.5])
     pca, moved = DecentralizedPCA(2, n_agents=3, forgetting=1e-9, tol=1e-11), []
     for t in range(6):
         moved.append(rng.standard_normal((300, d)) * scales + 1e6 + step * t)
         pca.partial_fit(moved[-1])
-    # the last two calls are all that counts: 300 rows, and 300 that weigh 3e-7 together, 1e6 away
+    # only the last two calls count: 300 rows, and 300 rows with a total weight of 3e-7 at a distance of 1e6
     X, w = np.concatenate(moved[-2:]), np.repeat([1e-9, 1.0], 300)
     about = X - moved[-1].mean(axis=0)
     mean = w @ about / w.sum()
@@ -163,7 +163,7 @@ def test_rows_that_drift_away_from_zero_lose_no_digits(step: float) -> None:
 # --------------------------------------------------------------------------------------------------- who has what when
 
 
-def test_agents_may_be_without_new_rows() -> None:
+def test_agents_may_have_no_new_rows() -> None:
     X = digits()[:500]
     pca = DecentralizedPCA(3, topology="ring", tol=1e-11)
     pca.partial_fit_agents([None, X[:60], None, X[60:100]])
@@ -175,7 +175,7 @@ def test_agents_may_be_without_new_rows() -> None:
     assert pca.topology_.n_agents == 4
 
 
-def test_fewer_rows_than_agents_and_labels() -> None:
+def test_a_call_may_have_fewer_rows_than_agents_or_labels() -> None:
     X = digits()[:120]
     pca = DecentralizedPCA(2, n_agents=8, tol=1e-11).partial_fit(X[:5])
     assert_pooled(pca, X[:5], 2)
@@ -213,7 +213,7 @@ def test_named_columns_are_reordered() -> None:
 
 
 def test_fit_starts_over_and_partial_fit_extends_it() -> None:
-    """IncrementalPCA of scikit-learn does the same."""
+    """So does scikit-learn's IncrementalPCA."""
     X = digits()
     pca = DecentralizedPCA(3, n_agents=3, tol=1e-11).fit(X[:700])
     theirs = IncrementalPCA(3).fit(X[:700]).partial_fit(X[700:])
@@ -226,7 +226,7 @@ def test_fit_starts_over_and_partial_fit_extends_it() -> None:
 
 
 def test_a_fit_of_wide_rows_cannot_be_extended() -> None:
-    """Such rows are used directly; they belong to the caller, who may have changed them since."""
+    """The rows of such a fit are not stored: they belong to the caller, who may have changed them."""
     X = np.random.default_rng(0).standard_normal((20, 200))
     pca = DecentralizedPCA(2, n_agents=4).fit(X)
     with raises(DataError, value=200):
@@ -244,7 +244,7 @@ def test_a_pickled_estimator_can_be_extended_and_contains_no_row() -> None:
     pca = DecentralizedPCA(3, n_agents=4, forgetting=0.9).partial_fit(X[:900])
     stored = pickle.dumps(pca)
     assert not any(row[:3].tobytes() in stored for row in X[:900])
-    assert pca.components_[0].tobytes() in stored  # the search can find something
+    assert pca.components_[0].tobytes() in stored  # so the search below could find a row
     went_on = pickle.loads(stored).partial_fit(X[900:])
     pca.partial_fit(X[900:])
     np.testing.assert_array_equal(went_on.components_, pca.components_)
@@ -254,7 +254,7 @@ def test_a_pickled_estimator_can_be_extended_and_contains_no_row() -> None:
 
 
 def test_iterations_start_at_the_current_components() -> None:
-    """Repeated rows change nothing and a few new rows change little, so fewer iterations are needed."""
+    """Repeated rows do not change the components, and a few new rows hardly do, so fewer iterations are needed."""
     X = np.random.default_rng(4).permutation(digits())
     settings: dict[str, Any] = {"n_components": 4, "topology": "complete", "n_agents": 4, "algorithm": "deepca"}
     few = DecentralizedPCA(**settings).partial_fit(X[:1700]).partial_fit(X[1700:]).n_iter_
@@ -264,15 +264,15 @@ def test_iterations_start_at_the_current_components() -> None:
     assert few < 0.95 * cold
 
 
-def test_a_single_mpi_rank() -> None:
-    """One rank holds all agents; test_pca_mpi has several ranks."""
+def test_partial_fit_works_on_a_single_mpi_rank() -> None:
+    """One rank holds all agents; test_pca_mpi uses several ranks."""
     pytest.importorskip("mpi4py")
     X = digits()[:300]
     pca = DecentralizedPCA(2, engine="mpi", tol=1e-11).partial_fit_agents([X[:100], None]).partial_fit(X[100:])
     assert_pooled(pca, X, 2)
 
 
-def test_checkpoints_belong_to_the_rows_so_far(tmp_path: Path) -> None:
+def test_checkpoints_are_removed_after_every_call(tmp_path: Path) -> None:
     X, folder = digits()[:600], tmp_path / "kept"
     pca = DecentralizedPCA(2, n_agents=3, checkpoints=folder, algorithm="deepca", tol=1e-11)
     pca.partial_fit(X[:300]).partial_fit(X[300:])
@@ -380,7 +380,7 @@ def test_the_first_call_needs_enough_rows() -> None:
     assert_pooled(pca.partial_fit(X[:90]), X[:90], 3)
 
 
-def test_matrices_of_the_agents_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_that_do_not_fit_into_memory_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_fit, "available_memory", lambda: 4 * 8 * 3 * 30**2 - 1)
     pca = DecentralizedPCA(2, n_agents=3)
     with raises(DataError, value=8 * 3 * 30**2):
@@ -399,17 +399,17 @@ def test_combined_moments_equal_those_of_all_rows() -> None:
     def of(X: Array, weights: Array | None = None) -> Moments:
         return moments(ArraySource(X, "rows"), weights)
 
-    joined, together = of(one).faded(0.25).joined(of(two)), of(np.concatenate([one, two]), w)
+    joined, together = of(one).scaled(0.25).joined(of(two)), of(np.concatenate([one, two]), w)
     assert (joined.n, joined.weight) == (47, 17.0)
     assert joined.scatter is not None
     assert together.scatter is not None
     close(joined.scatter, together.scatter, rtol=1e-12)
-    close(joined.apart(together.reference, together.shift), np.zeros(3), atol=1e-7)
+    close(joined.mean_minus(together.reference, together.shift), np.zeros(3), atol=1e-7)
     close(joined.squares, np.diagonal(joined.scatter), rtol=1e-12)
     # joined again and again with rows at another place, it follows them with all digits
     for _ in range(60):
-        joined = joined.faded(0.25).joined(of(two))
+        joined = joined.scaled(0.25).joined(of(two))
     assert joined.scatter is not None
     exact = (two - two.mean(axis=0)).T @ (two - two.mean(axis=0)) / 0.75
     close(joined.scatter, exact, rtol=1e-9, atol=1e-9)
-    close(joined.apart(of(two).reference, of(two).shift), np.zeros(3), atol=1e-12)
+    close(joined.mean_minus(of(two).reference, of(two).shift), np.zeros(3), atol=1e-12)

@@ -1,4 +1,4 @@
-"""DecentralizedPCA equals scikit-learn's PCA of the pooled rows and follows scikit-learn's conventions."""
+"""Test that DecentralizedPCA equals scikit-learn's PCA of the pooled rows, and follows its conventions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def in_blocks(X: Any, size: int = 7) -> Iterator[Any]:
 
 
 def deviations(pca: DecentralizedPCA) -> npt.NDArray[Any]:
-    """Return the divisors of the columns."""
+    """Return the numbers by which the columns are divided."""
     assert pca.scale_ is not None
     return pca.scale_
 
@@ -70,7 +70,7 @@ def deviations(pca: DecentralizedPCA) -> npt.NDArray[Any]:
 def assert_pooled(ours: Any, X: Array, k: int, *, like: Any = None) -> None:
     """Compare every number of ``ours`` with scikit-learn's full SVD of ``X``, as exactly as the spectrum allows.
 
-    Components one by one, with equal signs, where their eigenvalue stands apart; as subspaces everywhere.
+    Subspaces are always compared, and single components, including signs, where their eigenvalue is separate.
     """
     theirs = PCA(k, svd_solver="full").fit(X) if like is None else like
     n, d = X.shape
@@ -119,8 +119,8 @@ def assert_pooled(ours: Any, X: Array, k: int, *, like: Any = None) -> None:
     ],
     ids=["defaults", "one, scaled", "deepca", "share, whitened"],
 )
-def test_scikit_learns_checks(settings: dict[str, Any]) -> None:
-    """All checks pass; that of the array API skips itself if no such library is enabled."""
+def test_scikit_learns_estimator_checks_pass(settings: dict[str, Any]) -> None:
+    """The check of the array API skips itself if no such library is enabled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # data of rank 1, and the like
         report = check_estimator(DecentralizedPCA(**settings), on_skip=None, on_fail=None)
@@ -138,8 +138,8 @@ def test_scikit_learns_checks(settings: dict[str, Any]) -> None:
     ("algorithm", "k"),
     [("auto", 1), ("auto", 4), ("auto", None), ("krylov", 4), ("deepca", 1), ("deepca", 4)],
 )
-def test_real_data(algorithm: str, k: int | None, name: str) -> None:
-    """The data have columns of very different size, constant columns, and eigenvalues over ten decades."""
+def test_real_data_give_the_pooled_pca(algorithm: str, k: int | None, name: str) -> None:
+    """The data have columns of very different sizes, constant columns, and eigenvalues over ten decades."""
     X = dataset(name)
     ours = DecentralizedPCA(k, algorithm=algorithm, topology="erdos-renyi:0.5", n_agents=8).fit(X)
     assert ours.result_.status.ok
@@ -147,8 +147,8 @@ def test_real_data(algorithm: str, k: int | None, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["breast cancer", "wine"])
-def test_deepca_with_all_components(name: str) -> None:
-    """The smallest eigenvalues are rounding errors."""
+def test_deepca_finds_all_components(name: str) -> None:
+    """The smallest eigenvalues are only rounding errors."""
     X = dataset(name)
     ours = DecentralizedPCA(algorithm="deepca", topology="complete", n_agents=5).fit(X)
     assert ours.result_.status.ok
@@ -156,16 +156,15 @@ def test_deepca_with_all_components(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["breast cancer", "wine"])
-def test_depca(name: str) -> None:
-    """Without tracking it takes longer, but gives the same result."""
+def test_depca_gives_the_pooled_pca(name: str) -> None:
+    """Without tracking, runs take longer but give the same result."""
     X = dataset(name)
     ours = DecentralizedPCA(2, algorithm="depca", topology="complete", n_agents=5).fit(X)
     assert_pooled(ours, X, 2)
 
 
 @pytest.mark.parametrize("name", ["digits", "breast cancer", "wine"])
-def test_probabilistic_model(name: str) -> None:
-    """Likelihoods, covariance and precision are scikit-learn's."""
+def test_likelihood_covariance_and_precision_equal_those_of_scikit_learn(name: str) -> None:
     X = StandardScaler().fit_transform(dataset(name))[:, :13]
     X = X[:, X.std(axis=0) > 0.0]
     ours, theirs = DecentralizedPCA(4).fit(X), PCA(4, svd_solver="full").fit(X)
@@ -177,8 +176,7 @@ def test_probabilistic_model(name: str) -> None:
     close(ours.get_precision() @ ours.get_covariance(), np.eye(X.shape[1]), atol=1e-8)
 
 
-def test_probabilistic_model_with_all_components() -> None:
-    """The noise variance is zero."""
+def test_the_probabilistic_model_of_all_components_has_no_noise() -> None:
     X = dataset("wine")
     ours, theirs = DecentralizedPCA().fit(X), PCA(svd_solver="full").fit(X)
     assert ours.noise_variance_ == theirs.noise_variance_ == 0.0
@@ -214,8 +212,8 @@ NETWORKS = [
 
 @pytest.mark.parametrize("shape", [(60, 8), (25, 40), (300, 12)], ids=["60x8", "25x40", "300x12"])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_synthetic_data(name: str, shape: tuple[int, int]) -> None:
-    """Spectra, shapes, seeds, networks and algorithms are combined in turn."""
+def test_synthetic_data_give_the_pooled_pca(name: str, shape: tuple[int, int]) -> None:
+    """Spectra, shapes, seeds, networks and algorithms are varied together."""
     n, d = shape
     turn = list(SPECTRA).index(name) + 3 * d
     for seed, algorithm in enumerate(("auto", "deepca", "auto")):
@@ -228,7 +226,7 @@ def test_synthetic_data(name: str, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("topology", "m"), NETWORKS)
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
-def test_every_network(algorithm: str, topology: str, m: int) -> None:
+def test_every_network_gives_the_pooled_pca(algorithm: str, topology: str, m: int) -> None:
     """A name and a Topology give the same result."""
     X = rows(60, 10, 0.6 ** np.arange(10.0), 1, offset=1.0)
     ours = DecentralizedPCA(3, topology=topology, n_agents=m, algorithm=algorithm).fit(X)
@@ -239,8 +237,8 @@ def test_every_network(algorithm: str, topology: str, m: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(20, 6), (6, 20), (6, 6), (7, 6), (2, 3), (3, 2), (50, 1)])
-def test_the_largest_number_of_components(shape: tuple[int, int]) -> None:
-    """None means min(n, d), although centred rows may have one direction less."""
+def test_none_gives_the_largest_number_of_components(shape: tuple[int, int]) -> None:
+    """That is min(n, d), although centred rows may have one direction less."""
     X = np.random.default_rng(0).standard_normal(shape) * np.linspace(3.0, 1.0, shape[1])
     ours = DecentralizedPCA().fit(X)
     theirs = PCA(svd_solver="full").fit(X)
@@ -256,7 +254,7 @@ def test_the_largest_number_of_components(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 1.0, 10.0, 100.0])
 def test_csr_rows_lose_no_digits(mean: float) -> None:
-    """Sparse rows a few deviations from zero give the same digits as dense rows, also of small eigenvalues."""
+    """Sparse rows a few deviations from zero are as accurate as dense rows, even for small eigenvalues."""
     X = rows(1000, 10, 10.0 ** -np.linspace(0.0, 6.0, 10), 1, offset=mean)
     theirs = PCA(svd_solver="full").fit(X)
     for given in (X, sparse.csr_array(X)):
@@ -265,8 +263,8 @@ def test_csr_rows_lose_no_digits(mean: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
-def test_sparse_rows(kind: Callable[[Array], Any]) -> None:
-    """All sparse formats give the result of the dense rows."""
+def test_sparse_rows_give_the_pooled_pca(kind: Callable[[Array], Any]) -> None:
+    """All sparse formats are accepted."""
     rng = np.random.default_rng(0)
     X = np.where(rng.random((80, 12)) < 0.2, rng.standard_normal((80, 12)), 0.0) * np.linspace(3.0, 1.0, 12)
     ours = DecentralizedPCA(3).fit(kind(X))
@@ -274,8 +272,7 @@ def test_sparse_rows(kind: Callable[[Array], Any]) -> None:
     close(ours.transform(kind(X)), ours.transform(X), atol=1e-12)
 
 
-def test_csr_rows_with_duplicate_entries() -> None:
-    """Duplicates are summed."""
+def test_duplicate_entries_of_csr_rows_are_summed() -> None:
     rng = np.random.default_rng(1)
     i, j = rng.integers(0, 40, 300), rng.integers(0, 5, 300)
     order = np.argsort(i, kind="stable")
@@ -293,8 +290,8 @@ def test_csr_rows_with_duplicate_entries() -> None:
 
 @pytest.mark.parametrize("name", ["wine", "breast cancer"])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
-def test_scaled_columns(kind: Callable[[Array], Any], name: str) -> None:
-    """The result is that of StandardScaler followed by PCA."""
+def test_scaling_equals_a_standard_scaler_before_pca(kind: Callable[[Array], Any], name: str) -> None:
+    """All attributes and methods are compared."""
     X = dataset(name)
     theirs = make_pipeline(StandardScaler(), PCA(3, svd_solver="full")).fit(X)
     ours = DecentralizedPCA(3, scale=True).fit(kind(X))
@@ -319,8 +316,8 @@ def test_scaled_columns(kind: Callable[[Array], Any], name: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
-def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> None:
-    """The result is the singular value decomposition of the uncentred rows."""
+def test_without_centring_the_result_is_an_svd(form: Form, kind: Callable[[Array], Any]) -> None:
+    """It is the singular value decomposition of the uncentred rows."""
     X = rows(40, 7, 0.5 ** np.arange(7.0), 0, offset=0.3)
     _, sigma, Vt = np.linalg.svd(X, full_matrices=False)
     sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(X, 4))]
@@ -337,7 +334,7 @@ def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> 
     close(ours.to_sklearn().transform(X), ours.transform(X), atol=1e-12)
 
 
-def test_columns_that_are_scaled_but_not_centred() -> None:
+def test_columns_can_be_scaled_without_centring() -> None:
     """Columns are divided by their standard deviation, as by StandardScaler(with_mean=False)."""
     X = rows(40, 5, 0.5 ** np.arange(5.0), 0, offset=0.7)
     scaler = StandardScaler(with_mean=False).fit(X)
@@ -349,8 +346,8 @@ def test_columns_that_are_scaled_but_not_centred() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "breast cancer", "wine", "made up", "wider than long"])
-def test_a_share_of_the_variance(name: str) -> None:
-    """The number of components is that of scikit-learn for the same share."""
+def test_a_share_of_the_variance_gives_the_same_number_of_components(name: str) -> None:
+    """The number is that of scikit-learn for the same share."""
     made_up = {
         "made up": rows(80, 30, 0.9 ** np.arange(30.0), 0),
         "wider than long": rows(30, 60, 0.9 ** np.arange(29.0), 1),
@@ -367,8 +364,8 @@ def test_a_share_of_the_variance(name: str) -> None:
         close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-8, atol=1e-13 * theirs.explained_variance_[0])
 
 
-def test_a_share_of_the_variance_of_scaled_columns() -> None:
-    """The share refers to the variance after scaling."""
+def test_a_share_of_the_variance_refers_to_scaled_columns() -> None:
+    """It is a share of the variance after scaling."""
     X = dataset("wine")
     for share in (0.3, 0.6, 0.9):
         theirs = make_pipeline(StandardScaler(), PCA(share, svd_solver="full")).fit(X)
@@ -376,8 +373,8 @@ def test_a_share_of_the_variance_of_scaled_columns() -> None:
 
 
 @pytest.mark.parametrize("k", [np.int64(2), np.int32(2), np.uint8(2), np.float64(0.9), np.float32(0.9), 2, 0.9])
-def test_numpy_integers_and_floats(k: Any) -> None:
-    """They are accepted like Python's numbers."""
+def test_numpy_integers_and_floats_are_accepted(k: Any) -> None:
+    """They are treated like Python's numbers."""
     X = dataset("wine")
     ours = DecentralizedPCA(k).fit(X)
     assert ours.n_components_ == (2 if k > 1 else PCA(0.9, svd_solver="full").fit(X).n_components_)
@@ -389,8 +386,8 @@ def test_numpy_integers_and_floats(k: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("settings", [{}, {"scale": True}, {"whiten": True}, {"n_components": 0.7}])
-def test_float32_in_float32_out(settings: dict[str, Any], kind: Callable[[Any], Any]) -> None:
-    """All attributes and results are float32, with the accuracy of single precision."""
+def test_float32_rows_give_float32_results(settings: dict[str, Any], kind: Callable[[Any], Any]) -> None:
+    """All attributes and scores are float32, with the accuracy of single precision."""
     X = rows(80, 9, 0.6 ** np.arange(9.0), 0, offset=1.0).astype(np.float32)
     wide = X.astype(np.float64)
     ours = DecentralizedPCA(**{"n_components": 3, **settings}).fit(kind(X))
@@ -417,19 +414,19 @@ def test_float32_in_float32_out(settings: dict[str, Any], kind: Callable[[Any], 
     close(ours.noise_variance_, theirs[-1].noise_variance_, rtol=1e-5)
 
 
-def test_mixed_precision_is_double() -> None:
+def test_mixed_precision_gives_float64() -> None:
     """A single agent with float64 makes the result float64."""
     X = rows(40, 5, 0.6 ** np.arange(5.0), 0)
     single = X.astype(np.float32)
     assert DecentralizedPCA(2).fit_agents([single[:20], single[20:]]).components_.dtype == np.float32
     assert DecentralizedPCA(2).fit_agents([single[:20], X[20:]]).components_.dtype == np.float64
-    blocks = iter([single[20:30], X[30:]])  # the first block alone does not tell
+    blocks = iter([single[20:30], X[30:]])  # the first block alone does not show this
     assert DecentralizedPCA(2).fit_agents([single[:20], blocks]).components_.dtype == np.float64
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float16, bool])
-def test_other_numbers_are_float64(dtype: type) -> None:
-    """Integers become float64, so nothing overflows."""
+def test_other_numbers_become_float64(dtype: type) -> None:
+    """Integers therefore cannot overflow."""
     X: npt.NDArray[Any] = np.random.default_rng(0).integers(0, 100, (40, 4)).astype(dtype)
     ours = DecentralizedPCA(2, n_agents=4).fit(X)
     assert ours.components_.dtype == np.float64
@@ -443,7 +440,7 @@ def test_other_numbers_are_float64(dtype: type) -> None:
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: Callable[[Array], Any]) -> None:
-    """Rows shifted without rounding give the same result to 1e-9."""
+    """Rows that are shifted without rounding give the same result to 1e-9."""
     X = np.round(rows(300, 8, 10.0 ** -np.linspace(0.0, 3.0, 8), 2) * 4096.0) / 4096.0
     moved = X + 1e6
     assert np.array_equal(moved - 1e6, X)
@@ -463,7 +460,7 @@ def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: C
     close(there.variances, theirs.explained_variance_, rtol=1e-9)
 
 
-def test_offsets_that_differ_between_agents() -> None:
+def test_offsets_may_differ_between_agents() -> None:
     """Agents are far from each other, so most of the variance is between them."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0)
     X += np.repeat([0.0, 100.0, -50.0], 20)[:, None] * np.array([1.0, 0.5, -1.0, 0.0, 2.0])
@@ -487,8 +484,8 @@ def test_labels_assign_rows_to_agents() -> None:
         assert_pooled(ours, X[order], 3)
 
 
-def test_labels_and_sparse_rows() -> None:
-    """Labels select rows of a CSR matrix as well."""
+def test_labels_assign_sparse_rows() -> None:
+    """Labels may also be categories of pandas."""
     X = rows(50, 6, 0.6 ** np.arange(6.0), 0)
     labels = np.random.default_rng(1).integers(0, 4, 50)
     assert_pooled(DecentralizedPCA(2).fit(sparse.csr_array(X), agents=labels), X, 2)
@@ -497,24 +494,23 @@ def test_labels_and_sparse_rows() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
-def test_agents_with_very_different_numbers_of_rows(algorithm: str) -> None:
-    """The agents have one, three and five thousand rows."""
+def test_numbers_of_rows_may_differ_widely_between_agents(algorithm: str) -> None:
+    """Here the agents have one, three and five thousand rows."""
     X = rows(5004, 6, 0.6 ** np.arange(6.0), 0, offset=1.0)
     X[:4] += 3.0
     ours = DecentralizedPCA(2, topology="path", algorithm=algorithm).fit_agents([X[:1], X[1:4], X[4:]])
     assert_pooled(ours, X, 2)
 
 
-def test_a_single_agent() -> None:
-    """It sends nothing."""
+def test_a_single_agent_sends_nothing() -> None:
     X = dataset("wine")
     for ours in (DecentralizedPCA(2).fit_agents([X]), DecentralizedPCA(2, n_agents=1).fit(X)):
         assert_pooled(ours, X, 2)
         assert ours.traffic_.bytes_sent == ours.traffic_.messages == 0
 
 
-def test_a_mixture_of_everything(tmp_path: Path) -> None:
-    """One call may mix dense, float32, CSR, memory-mapped, generator, function, list and file."""
+def test_agents_may_have_rows_of_different_types(tmp_path: Path) -> None:
+    """They may be dense, float32, CSR, memory-mapped, from a generator or function, in a list or in a file."""
     X = np.round(rows(200, 7, 0.6 ** np.arange(7.0), 0, offset=1.0) * 256.0) / 256.0  # exact in float32
     np.save(tmp_path / "map.npy", X[60:90])
     np.save(tmp_path / "file.npy", X[170:])
@@ -539,8 +535,8 @@ def test_a_mixture_of_everything(tmp_path: Path) -> None:
     close(found.variances, theirs.explained_variance_, rtol=1e-9)
 
 
-def test_a_mixture_of_tables() -> None:
-    """Named columns of data frames, their blocks and Arrow tables may be in any order."""
+def test_tables_may_have_their_columns_in_different_orders() -> None:
+    """Tables are data frames, blocks of data frames, and Arrow tables."""
     pd = pytest.importorskip("pandas")
     X = rows(90, 4, 0.5 ** np.arange(4.0), 0, offset=1.0)
     frame = pd.DataFrame(X, columns=list("abcd"))
@@ -567,8 +563,8 @@ def test_a_mixture_of_tables() -> None:
         ours.transform(frame[list("dcba")])
 
 
-def test_a_mixture_of_blocks_of_one_agent() -> None:
-    """An agent may have dense and sparse blocks, in both forms of the operators."""
+def test_an_agent_may_have_dense_and_sparse_blocks() -> None:
+    """Both forms of operators accept such blocks."""
     X = rows(60, 5, 0.5 ** np.arange(5.0), 0)
     theirs = PCA(2, svd_solver="full").fit(X)
     for form in ("covariance", "rows"):
@@ -579,7 +575,7 @@ def test_a_mixture_of_blocks_of_one_agent() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 11])
-def test_never_more_agents_than_rows(n: int) -> None:
+def test_there_are_never_more_agents_than_rows(n: int) -> None:
     """The default is at most ten agents."""
     X = np.random.default_rng(0).standard_normal((n, 3)) * [3.0, 2.0, 1.0]
     ours = DecentralizedPCA(1).fit(X)
@@ -587,7 +583,7 @@ def test_never_more_agents_than_rows(n: int) -> None:
     close(ours.components_, PCA(1, svd_solver="full").fit(X).components_, atol=1e-9)
 
 
-def test_a_network_that_names_its_number_of_agents() -> None:
+def test_the_name_of_a_network_may_set_the_number_of_agents() -> None:
     """``ring:5`` has five agents, whatever the default is."""
     X = dataset("wine")
     assert DecentralizedPCA(2, topology="ring:5").fit(X).topology_.n_agents == 5
@@ -601,7 +597,7 @@ def test_a_network_that_names_its_number_of_agents() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("m", [1, 4, 9, 13])
 def test_integer_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None:
-    """They also change the number of rows, and weight zero removes a row."""
+    """They also count as rows, and weight zero removes a row."""
     X = rows(39, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     for seed in range(4):
         w = np.random.default_rng(seed).integers(0, 6, 39)
@@ -618,8 +614,8 @@ def test_integer_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> No
 
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
-def test_fractional_weights(form: Form, scale: bool) -> None:
-    """The result follows from the weighted covariance with divisor Σw − 1."""
+def test_fractional_weights_give_the_weighted_covariance(form: Form, scale: bool) -> None:
+    """The divisor is Σw − 1."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
     parts = [slice(0, 10), slice(10, 12), slice(12, 60)]
@@ -640,8 +636,8 @@ def test_fractional_weights(form: Form, scale: bool) -> None:
         close(found.weight, w.sum(), rtol=1e-13)
 
 
-def test_weights_of_another_scale() -> None:
-    """Directions and shares do not depend on the scale of the weights."""
+def test_the_scale_of_the_weights_does_not_matter() -> None:
+    """Directions and shares stay the same."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
     one = DecentralizedPCA(2).fit(X, sample_weight=w)
@@ -663,7 +659,7 @@ def test_weights_of_one_change_nothing() -> None:
 
 @pytest.mark.parametrize("shape", [(45, 5), (15, 30)], ids=["long", "wide"])
 def test_rows_of_weight_zero_are_ignored(shape: tuple[int, int]) -> None:
-    """The same holds for fit and fit_agents, and for the number of rows and what depends on it."""
+    """Neither ``fit`` nor ``fit_agents`` counts them as rows."""
     X = rows(*shape, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.ones(len(X))
     w[::4] = 0.0
@@ -680,8 +676,8 @@ def test_rows_of_weight_zero_are_ignored(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
-def test_an_agent_without_any_weight(form: Form) -> None:
-    """It communicates, but its rows do not count."""
+def test_an_agent_may_have_only_rows_of_weight_zero(form: Form) -> None:
+    """Such an agent communicates, but its rows do not count."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     X[20:40] += 1e3
     theirs = PCA(2, svd_solver="full").fit(np.delete(X, np.s_[20:40], axis=0))
@@ -698,8 +694,8 @@ def test_an_agent_without_any_weight(form: Form) -> None:
     assert ours.n_samples_ == 40
 
 
-def test_weights_in_a_pipeline() -> None:
-    """They are passed by the name of the step, as everywhere in scikit-learn."""
+def test_weights_can_be_passed_through_a_pipeline() -> None:
+    """They are passed with the name of the step, as usual in scikit-learn."""
     X = dataset("wine")
     w = np.random.default_rng(0).integers(1, 4, len(X))
     fitted = Pipeline([("pca", DecentralizedPCA(2))]).fit(X, pca__sample_weight=w)
@@ -711,8 +707,8 @@ def test_weights_in_a_pipeline() -> None:
 
 
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
-def test_whitened_scores(scale: bool) -> None:
-    """Scores have variance one and can be transformed back."""
+def test_whitened_scores_equal_those_of_scikit_learn(scale: bool) -> None:
+    """They have variance one and can be transformed back."""
     X = dataset("wine")
     ours = DecentralizedPCA(3, whiten=True, scale=scale).fit(X)
     steps = [StandardScaler()] if scale else []
@@ -728,7 +724,7 @@ def test_whitened_scores(scale: bool) -> None:
 
 
 def test_whiten_may_be_changed_after_fitting() -> None:
-    """As in scikit-learn, it is read at transform time."""
+    """As in scikit-learn, ``whiten`` is read by ``transform``."""
     X = dataset("wine")
     ours, theirs = DecentralizedPCA(2).fit(X), PCA(2, svd_solver="full").fit(X)
     close(ours.set_params(whiten=True).transform(X), theirs.set_params(whiten=True).transform(X), atol=1e-8)
@@ -737,8 +733,8 @@ def test_whiten_may_be_changed_after_fitting() -> None:
 
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_to_scikit_learn(dtype: type, whiten: bool) -> None:
-    """The PCA has the attributes, types and scores of one fitted by scikit-learn, and is independent of ours."""
+def test_conversion_gives_a_pca_of_scikit_learn(dtype: type, whiten: bool) -> None:
+    """The PCA has the attributes, types and scores of one fitted by scikit-learn, and shares no arrays with ours."""
     X: npt.NDArray[Any] = rows(60, 6, 0.6 ** np.arange(6.0), 0, offset=1.0).astype(dtype)
     ours = DecentralizedPCA(3, whiten=whiten).fit(X)
     theirs = PCA(3, whiten=whiten, svd_solver="full").fit(X)
@@ -760,8 +756,8 @@ def test_to_scikit_learn(dtype: type, whiten: bool) -> None:
     assert ours.components_.any()
 
 
-def test_to_scikit_learn_keeps_names() -> None:
-    """Column names are kept in PCA and in the pipeline."""
+def test_conversion_keeps_column_names() -> None:
+    """They are kept in the PCA and in the pipeline."""
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)])
     plain = DecentralizedPCA(2).fit(X)
@@ -774,8 +770,8 @@ def test_to_scikit_learn_keeps_names() -> None:
 # ----------------------------------------------------------------------------------------- a citizen of scikit-learn
 
 
-def test_pipeline_and_grid_search() -> None:
-    """The search finds the same number of components with the same scores as scikit-learn's PCA."""
+def test_a_grid_search_over_a_pipeline_finds_the_same_k() -> None:
+    """The scores equal those with scikit-learn's PCA."""
     X, y = load_wine(return_X_y=True)
 
     def search(pca: Any) -> GridSearchCV:
@@ -787,8 +783,8 @@ def test_pipeline_and_grid_search() -> None:
     close(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], atol=1e-12)
 
 
-def test_grid_search_by_likelihood() -> None:
-    """Without labels, ``score`` selects k."""
+def test_a_grid_search_by_likelihood_finds_the_same_k() -> None:
+    """Without labels, k is selected by ``score``."""
     X = rows(150, 8, np.array([9.0, 6.0, 4.0, 0.1, 0.1, 0.1, 0.1, 0.1]), 0)
     grid = {"n_components": [1, 2, 3, 4, 5]}
     ours = GridSearchCV(DecentralizedPCA(n_agents=4), grid, cv=3).fit(X)
@@ -797,14 +793,13 @@ def test_grid_search_by_likelihood() -> None:
     close(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-8)
 
 
-def test_names_of_the_scores() -> None:
-    """As in scikit-learn, they are the lower-case class name and a number."""
+def test_scores_are_named_after_the_class() -> None:
+    """As in scikit-learn, names are the lower-case class name and a number."""
     ours = DecentralizedPCA(2).fit(dataset("wine"))
     assert ours.get_feature_names_out().tolist() == ["decentralizedpca0", "decentralizedpca1"]
 
 
-def test_output_as_data_frames() -> None:
-    """``set_output`` keeps the names and the index."""
+def test_output_as_a_data_frame_keeps_names_and_index() -> None:
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)]).set_index(np.arange(178) * 2)
     ours = DecentralizedPCA(2).set_output(transform="pandas")
@@ -819,7 +814,7 @@ def test_output_as_data_frames() -> None:
 
 
 def test_the_next_fit_replaces_the_column_names() -> None:
-    """The same holds for fit and fit_agents, and for the number of columns."""
+    """Both ``fit`` and ``fit_agents`` replace them, and the number of columns."""
     pd = pytest.importorskip("pandas")
     X = dataset("wine")
     frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(13)])
@@ -836,8 +831,8 @@ def test_the_next_fit_replaces_the_column_names() -> None:
         ours.transform(X)
 
 
-def test_parameters_clone_and_repr() -> None:
-    """Every argument is a parameter and is stored unchanged."""
+def test_parameters_are_stored_unchanged_and_cloned() -> None:
+    """Every argument of the constructor is a parameter."""
     given: dict[str, Any] = {
         "n_components": 0.9,
         "whiten": True,
@@ -870,8 +865,8 @@ def test_parameters_clone_and_repr() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"topology": deepca.topology.ring(5)}, {"scale": True, "warm_start": True}])
-def test_pickle(settings: dict[str, Any]) -> None:
-    """Fitted and unfitted estimators can be pickled, and fitted again."""
+def test_estimators_can_be_pickled(settings: dict[str, Any]) -> None:
+    """Fitted and unfitted ones can be pickled, and fitted again."""
     X = dataset("wine")
     pickle.loads(pickle.dumps(DecentralizedPCA(2, **settings)))
     ours = DecentralizedPCA(2, **settings).fit(X)
@@ -884,8 +879,8 @@ def test_pickle(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["transform", "inverse_transform", "score", "score_samples"])
-def test_not_fitted(method: str) -> None:
-    """Methods raise NotFittedError of scikit-learn."""
+def test_methods_raise_before_fit(method: str) -> None:
+    """The error is scikit-learn's NotFittedError."""
     with pytest.raises(NotFittedError):
         getattr(DecentralizedPCA(2), method)(np.zeros((3, 2)))
     for other in ("get_covariance", "get_precision", "to_sklearn", "to_sklearn_pipeline", "get_feature_names_out"):
@@ -894,7 +889,7 @@ def test_not_fitted(method: str) -> None:
 
 
 def test_input_is_not_modified() -> None:
-    """Read-only arrays are accepted."""
+    """Therefore read-only arrays are accepted."""
     X = rows(50, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     kept = X.copy()
     X.flags.writeable = False
@@ -909,7 +904,7 @@ def test_input_is_not_modified() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
-    """Another network and another start give the same result."""
+    """Another random network and another start give the same result."""
     X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
     found = [
         DecentralizedPCA(3, random_state=seed, algorithm=algorithm).fit(X)
@@ -926,7 +921,7 @@ def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
 @pytest.mark.parametrize("tol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> None:
-    """Its bound holds for scipy's angle, and it covers all agents and rows."""
+    """Its bound holds for the angle computed by scipy, and it covers all agents and rows."""
     X = rows(120, 10, 0.7 ** np.arange(10.0), 0, offset=3.0)
     ours = DecentralizedPCA(3, algorithm=algorithm, tol=tol, n_agents=6).fit(X)
     proof = ours.result_.certificate
@@ -945,7 +940,7 @@ def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> Non
 
 @pytest.mark.parametrize("gap", [0.02, 0.01, 0.003])
 def test_a_small_gap_is_proven_too(gap: float) -> None:
-    """One leading direction is only slightly above hundreds of others."""
+    """The leading eigenvalue is only slightly above hundreds of others."""
     tail = (1.0 - gap) * (1.0 - 0.5 * np.arange(199) / 199)
     X = rows(400, 200, np.concatenate([[1.0], tail]), 0)
     ours = DecentralizedPCA(1, topology="complete", n_agents=4).fit(X)
@@ -965,7 +960,7 @@ def test_traffic_grows_with_the_network() -> None:
     first = DecentralizedPCA(2, topology="ring", n_agents=8).fit(X)
     inner = first.result_.traffic.bytes_sent
     assert first.result_.certificate is not None
-    # counting, centring and turning of axes come on top of iterating and proving
+    # counting, centring and rotating the axes take traffic in addition to iterating and proving
     assert first.traffic_.bytes_sent > inner + first.result_.certificate.traffic.bytes_sent
 
 
@@ -984,7 +979,7 @@ def test_too_few_iterations_warn(algorithm: str) -> None:
 
 
 def test_a_missing_gap_after_k_warns() -> None:
-    """The components are not unique; the advice names values of k for which they are."""
+    """The components are not unique; the advice names k for which they are."""
     X = rows(60, 8, np.array([4.0, 2.0, 2.0, 2.0, 1.0, 0.5, 0.25, 0.1]), 0)
     with pytest.warns(ConvergenceWarning, match="k = 1 or k = 4"):
         ours = DecentralizedPCA(2).fit(X)
@@ -992,7 +987,7 @@ def test_a_missing_gap_after_k_warns() -> None:
 
 
 def test_the_warning_points_at_the_callers_line() -> None:
-    """It does not point into the library."""
+    """Otherwise it would point into the library."""
     X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
     with pytest.warns(ConvergenceWarning) as heard:
         DecentralizedPCA(2, algorithm="deepca", max_iter=3).fit(X)
@@ -1002,15 +997,15 @@ def test_the_warning_points_at_the_callers_line() -> None:
     assert heard[0].filename == __file__
 
 
-def test_a_fixed_number_of_rounds() -> None:
-    """Fixed rounds, as in the paper, give the same result."""
+def test_a_fixed_number_of_rounds_gives_the_pooled_pca() -> None:
+    """The paper uses a fixed number of rounds."""
     X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
     ours = DecentralizedPCA(3, algorithm="deepca", rounds=12, topology="ring", n_agents=6).fit(X)
     assert_pooled(ours, X, 3)
 
 
 def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not shown otherwise."""
+    """By default it is not shown."""
     pytest.importorskip("rich")
     X = dataset("wine")
     DecentralizedPCA(2).fit(X)
@@ -1024,8 +1019,8 @@ def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
-def test_a_warm_start_on_the_same_rows(algorithm: str) -> None:
-    """It takes fewer iterations than a random start."""
+def test_a_warm_start_on_the_same_rows_takes_fewer_iterations(algorithm: str) -> None:
+    """A random start takes more."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, 0.8 ** np.arange(30.0), seed)
@@ -1038,8 +1033,8 @@ def test_a_warm_start_on_the_same_rows(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
-def test_a_warm_start_with_more_components(algorithm: str) -> None:
-    """It takes fewer iterations than a random start, with the same result."""
+def test_a_warm_start_with_more_components_takes_fewer_iterations(algorithm: str) -> None:
+    """A random start takes more, and gives the same result."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, np.array([10.0, 9.0, 8.0, 7.0, 6.0, 5.0, *(0.9 ** np.arange(24.0))]), seed)
@@ -1051,8 +1046,8 @@ def test_a_warm_start_with_more_components(algorithm: str) -> None:
     assert warm < cold
 
 
-def test_a_warm_start_with_fewer_components_or_other_rows() -> None:
-    """The result depends only on the current rows."""
+def test_a_warm_start_does_not_change_the_result() -> None:
+    """With fewer components, or with other rows, the result depends on the current rows only."""
     X = rows(100, 8, 0.6 ** np.arange(8.0), 0)
     other = rows(100, 8, 0.6 ** np.arange(8.0), 1)
     wide = rows(100, 11, 0.6 ** np.arange(8.0), 1)
@@ -1068,7 +1063,7 @@ def test_a_warm_start_with_fewer_components_or_other_rows() -> None:
     )
 
 
-def test_a_warm_start_without_useful_directions() -> None:
+def test_a_warm_start_without_useful_directions_gives_the_right_result() -> None:
     """The new rows vary only in columns that were constant before, equally in each of five directions."""
     rng = np.random.default_rng(0)
     first, second = np.zeros((60, 12)), np.zeros((60, 12))
@@ -1107,8 +1102,8 @@ def test_sparse_rows_never_become_dense(monkeypatch: pytest.MonkeyPatch) -> None
     ("name", "ranks", "agents"),
     [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14)],
 )
-def test_the_default_number_of_agents_on_many_ranks(name: str, ranks: int, agents: int) -> None:
-    """It is the number of ranks, or the next one for which the network exists."""
+def test_the_default_number_of_agents_is_at_least_the_number_of_ranks(name: str, ranks: int, agents: int) -> None:
+    """It is the number of ranks if that exceeds ten, or the next number for which the network exists."""
     assert default_topology(name, most=500, seed=0, ranks=ranks).n_agents == agents
 
 
@@ -1124,8 +1119,8 @@ def test_a_number_of_agents_in_the_name_of_a_network_is_used() -> None:
 @pytest.mark.parametrize(
     ("given", "parameter", "value"), [({"Xs": 3}, "Xs", int), ({"sample_weight": 2.0}, "sample_weight", float)]
 )
-def test_arguments_without_entries_per_agent(given: dict[str, Any], parameter: str, value: type) -> None:
-    """The error has the type, not the value, which could be rows."""
+def test_arguments_without_an_entry_per_agent_are_rejected(given: dict[str, Any], parameter: str, value: type) -> None:
+    """The error has the type of the argument, not its value, which could be rows."""
     asked = {"Xs": [np.eye(4), np.eye(4)], **given}
     for method in (DecentralizedPCA(1).fit_agents, DecentralizedPCA(1).partial_fit_agents):
         with raises(deepca.errors.DataError, parameter=parameter, value=value):

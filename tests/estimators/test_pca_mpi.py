@@ -1,7 +1,7 @@
-"""DecentralizedPCA on the ranks of an MPI job: scikit-learn's answer, the same bits at all ranks, errors likewise.
+"""Test DecentralizedPCA on the ranks of an MPI job: all ranks have scikit-learn's answer, or the same error.
 
-``python -m tests.estimators.test_pca_mpi FOLDER``, started by mpiexec, is one rank: it fits everything below, one after
-the other, and leaves what it has found in the folder.
+``python -m tests.estimators.test_pca_mpi FOLDER``, started by mpiexec, is one rank: it makes all fits below, and writes
+their results into the folder.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fit_kinds(rank: int, folder: Path) -> DecentralizedPCA:
 
 
 def frame(rank: int) -> pd.DataFrame:
-    """Return the rows of a rank, with columns in an order of its own."""
+    """Return the rows of a rank, with columns in a different order on each rank."""
     order = np.random.default_rng(rank).permutation(D) if rank else np.arange(D)
     return pd.DataFrame(DATA[rank][:, order], columns=[NAMES[i] for i in order])
 
@@ -92,7 +92,7 @@ def fit_again(rank: int, folder: Path) -> DecentralizedPCA:
 
 
 def fit_in_parts(rank: int, folder: Path) -> DecentralizedPCA:
-    """Fit in parts: rank 0 has no rows at first, rank 2 none at the end."""
+    """Fit in parts; rank 0 has no rows in the first part, and rank 2 has none in the last one."""
     model, halves = pca(), [np.array_split(rows, 2) for rows in own(rank)]
     model.partial_fit_agents([None if rank == 0 else first for first, _ in halves])
     model.partial_fit_agents([first if rank == 0 else None for first, _ in halves])
@@ -234,7 +234,7 @@ ARRAYS = (
 
 
 def found_in(model: DecentralizedPCA) -> dict[str, Any]:
-    """Return everything that must be the same at all ranks."""
+    """Return everything that must be the same on all ranks."""
     assert model.result_.certificate is not None
     numbers = {
         name: np.asarray(getattr(model, name), dtype=object if getattr(model, name) is None else None)
@@ -345,7 +345,7 @@ def test_every_rank_may_have_several_agents(job: tuple[Path, Job]) -> None:
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", ["frames", "one frame"])
 def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -> None:
-    """It is that of rank 0's first agent, and scores of other ranks' own rows are right nevertheless."""
+    """It is the order of rank 0's first agent; scores of the rows of other ranks are right nevertheless."""
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA[:3]))
     for rank, here in enumerate(of_ranks(job, name)):
         texts = json.loads(str(here["texts"]))
@@ -356,7 +356,7 @@ def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(ERRORS))
 def test_all_ranks_raise(job: tuple[Path, Job], name: str) -> None:
-    """All raise the same error, so that a script can handle it."""
+    """They raise the same error, so that a script can handle it."""
     folder, done = job
     files = [folder / f"{name}.{rank}.json" for rank in range(RANKS)]
     assert all(file.exists() for file in files), done.said
@@ -370,7 +370,7 @@ def test_all_ranks_raise(job: tuple[Path, Job], name: str) -> None:
 
 
 @pytest.mark.xdist_group("mpi")
-def test_the_job_succeeds(job: tuple[Path, Job]) -> None:
+def test_the_job_succeeds_and_removes_its_checkpoints(job: tuple[Path, Job]) -> None:
     folder, done = job
     assert (done.code, done.left) == (0, ()), done.said
     assert (done.stdout, done.stderr) == ("", "")
@@ -382,8 +382,8 @@ def test_the_job_succeeds(job: tuple[Path, Job]) -> None:
 
 
 @pytest.mark.parametrize("allreduce", [False, True])
-def test_one_rank(allreduce: bool) -> None:
-    """A script can be tested without mpiexec."""
+def test_a_single_rank_gives_the_pooled_pca(allreduce: bool) -> None:
+    """So a script can be tested without mpiexec."""
     want = PCA(3, svd_solver="full").fit(EVERY)
     for model in (
         pca(allreduce=allreduce).fit_agents(DATA),
@@ -404,14 +404,14 @@ def test_a_single_rank_raises_its_own_errors() -> None:
         pca(max_iter=2, algorithm="deepca", rounds=2).fit_agents(DATA)
 
 
-def test_invalid_engines() -> None:
+def test_invalid_engines_are_rejected() -> None:
     with raises(InvalidInput, parameter="engine", value="slurm"):
         DecentralizedPCA(2, engine="slurm").fit(EVERY)
     with raises(InvalidInput, parameter="allreduce", value=True):
         DecentralizedPCA(2, allreduce=True).fit(EVERY)
 
 
-def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
+def test_checkpoints_require_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(InvalidInput, parameter="folder", file=str(tmp_path / "file")):
         pca(checkpoints=tmp_path / "file").fit_agents(DATA)

@@ -25,8 +25,8 @@ seeds = st.integers(min_value=0, max_value=2**31 - 1)
 def quick(examples: int) -> Callable[[_Test], _Test]:
     """Set the number of examples of a test.
 
-    The profile (``tests/conftest.py``) decides whether they are the same on every machine and rank, or five times as
-    many fresh ones. Over MPI there are fewer of them.
+    The profile (``tests/conftest.py``) determines whether these are the same on every machine and rank, or five times
+    as many fresh ones. Over MPI there are fewer examples.
     """
 
     def decorate(test: _Test) -> _Test:

@@ -9,7 +9,7 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepca.algorithms.partitioned_rows import RowsApart
+from deepca.algorithms.partitioned_rows import FilteredSubspaceIteration
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.block_rows import BlockRows
 from deepca.decomposition.spectral.blocks import Matrix
@@ -36,7 +36,7 @@ def cases(draw: st.DrawFn) -> Shared:
 
 @given(topologies(min_agents=2))
 @quick(40)
-def test_the_gossip_spectrum_of_any_graph_is_proven_and_right(place: Topology) -> None:
+def test_the_gossip_spectrum_of_any_graph_is_right_and_proven(place: Topology) -> None:
     found = graphs.lambda2(network_of(place))
     values = scipy.linalg.eigvalsh(place.gossip_matrix)
     assert abs(found.lambda2 - values[-2]) <= 1e-12
@@ -47,7 +47,7 @@ def test_the_gossip_spectrum_of_any_graph_is_proven_and_right(place: Topology) -
 @given(cases(), st.sampled_from(["laplacian", "normalized"]), st.integers(1, 4))
 @quick(60)
 def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: Matrix, k: int) -> None:
-    """They are orthonormal over the network, and the known vector comes first."""
+    """Eigenvectors are orthonormal over the network, and the known one comes first."""
     k = min(k, case.size)
     values, vectors = pooled(case.W, matrix, "smallest")
     network = network_of(case.topology)
@@ -57,7 +57,7 @@ def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: Matrix, k: in
             graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix)
         return
     if gap <= 1e-6:
-        return  # neither clearly a gap nor clearly none
+        return  # it is not clear whether there is a gap
     X = entries(
         ENGINES[0], case, lambda blocks, network: graphs.graph_eigenvectors(blocks, network, k, matrix=matrix).vectors
     )
@@ -72,7 +72,7 @@ def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: Matrix, k: in
 
 @given(cases(), seeds)
 @quick(25)
-def test_the_partition_and_the_numbering_of_agents_do_not_matter(case: Shared, seed: int) -> None:
+def test_eigenvectors_do_not_depend_on_the_partition_and_the_numbering_of_agents(case: Shared, seed: int) -> None:
     """Blocks are given to other agents, and nodes to other blocks."""
     values, _ = pooled(case.W, "laplacian", "smallest")
     if values[2] - values[1] <= 1e-3:
@@ -93,16 +93,16 @@ def test_the_partition_and_the_numbering_of_agents_do_not_matter(case: Shared, s
 @given(cases(), st.integers(0, 20))
 @quick(25)
 def test_the_bound_on_the_remaining_eigenvalues_holds(case: Shared, seed: int) -> None:
-    """The bound on λ_{s+1} also holds for columns that are not eigenvectors yet."""
+    """It also holds for columns that are not eigenvectors yet."""
     network = network_of(case.topology)
     rows = BlockRows(case.local(network), network, "laplacian", negated=False)
-    method = RowsApart(rows, SpanningTree.grow(network), 1, seed=seed)
+    method = FilteredSubspaceIteration(rows, SpanningTree.grow(network), 1, seed=seed)
     state = method.init()
     values = pooled(case.W, "laplacian", "largest")[0] / rows.unit
     for _ in range(3):
         for s in (1, 2):
             if s < state.theta.size:
-                bound, _ = method.above(state, s, 1e-6)
+                bound, _ = method.upper_bound(state, s, 1e-6)
                 assert bound >= values[s] - 1e-12 * values[0]
         state = method.step(state, 1e-6)
         assert (state.theta <= values[: state.theta.size] + 1e-12 * values[0]).all()  # Cauchy

@@ -1,4 +1,4 @@
-"""Laws of every run: the tracked mean, and independence of the scale, order and form of the data."""
+"""Laws of all runs: the tracked mean, and independence of the scale, order and form of the data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_over_many_iterations_the_tracked_mean_drifts_by_rounding_only() -> None
         assert np.abs(states[t].S.mean(axis=0) - exact).max() <= 2.0 * EPS * size * t
 
 
-def test_steps_are_those_of_the_paper() -> None:
+def test_iterations_equal_those_of_algorithm_1() -> None:
     """Run Algorithm 1 as printed from ``S⁰ = W⁰, A W^{−1} := W⁰``, with SignAdjust and FastMix written out."""
     m, d, k, K = 6, 7, 2, 3
     stack = spectrum_problem(m, d, spectrum(d, k), 2, heterogeneity=0.8)
@@ -129,7 +129,7 @@ def test_scaling_the_data_changes_neither_the_answer_nor_the_number_of_iteration
 @given(st.integers(-120, 120), seeds)
 @quick(25)
 def test_scaling_by_a_power_of_two_changes_no_bit(power: int, seed: int) -> None:
-    """No step of a run compares a number with an absolute size."""
+    """So no step compares a number with an absolute threshold."""
     seed %= 10**6
     stack = spectrum_problem(5, 7, spectrum(7, 2), seed, heterogeneity=0.8, indefinite=True)
     W0 = random_orthonormal(7, 2, seed=seed)
@@ -288,7 +288,7 @@ def test_renumbering_the_agents_renumbers_a_converged_answer_to_rounding() -> No
 def test_every_agent_ends_with_the_pooled_answer(
     m: int, k: int, indefinite: bool, orthonormalise: Orthonormalise | None, seed: int
 ) -> None:
-    """It also holds for indefinite ``A_j`` with a positive semi-definite mean, as the paper proves."""
+    """The ``A_j`` may be indefinite if their mean is positive semi-definite, as the paper proves."""
     _check_exact(m, k, indefinite, orthonormalise, seed % 10**6)
 
 
@@ -298,7 +298,7 @@ def test_every_agent_ends_with_the_pooled_answer(
 def test_every_agent_ends_with_the_pooled_answer_with_the_papers_orthonormalisation(
     m: int, indefinite: bool, seed: int
 ) -> None:
-    """With SignAdjust a few starts never settle, since a column keeps rotating past its reference; these do."""
+    """With SignAdjust some starts never converge, since a column keeps rotating past its reference; these seeds do."""
     _check_exact(m, 2, indefinite, QRSignAdjust(random_orthonormal(9, 2, seed=seed)), seed)
 
 

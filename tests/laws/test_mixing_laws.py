@@ -1,4 +1,4 @@
-"""Laws of mixers: linear, mean-preserving, and contracting as proven, on random graphs and by closed forms."""
+"""Laws of mixers: they are linear, preserve the mean and contract as proven; on random graphs and by closed forms."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _two_valued(lambda2: float, m: int = 4) -> Array:
 
 
 def test_the_printed_contraction_of_fastmix_is_false_for_small_K() -> None:
-    """Proposition 1 claims ``(1 − √(1−λ₂))^K``; on a graph as in the experiments, every K up to 34 exceeds it."""
+    """Proposition 1 claims ``(1 − √(1−λ₂))^K``; on a graph as in the experiments, all K up to 34 exceed that."""
     place = topology.from_gossip_matrix(_two_valued(0.54))
     x = np.array([[1.0], [-1.0], [0.0], [0.0]])
     for K in range(1, 61):
@@ -204,7 +204,7 @@ def test_two_rounds_of_fastmix_on_a_path_of_fifty_expand() -> None:
 
 
 def test_fastmix_with_negative_eigenvalues_expands_more_on_longer_rings() -> None:
-    """The expansion has no bound that holds for all graphs, so FastMix is refused there."""
+    """No bound on the expansion holds for all graphs, so FastMix is refused there."""
     largest = []
     for m in (20, 80, 320):
         place = topology.ring(m, rule="best-constant")
@@ -243,9 +243,7 @@ def test_one_agent_and_the_complete_graph_need_one_round(kind: Callable[[int], M
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("K", [1, 2, 7])
 @pytest.mark.parametrize("m", [2, 3, 10])
-def test_the_complete_graph_is_exact_after_one_round_and_remains_so(
-    m: int, K: int, kind: Callable[[int], Mixer]
-) -> None:
+def test_the_complete_graph_is_exact_after_one_or_more_rounds(m: int, K: int, kind: Callable[[int], Mixer]) -> None:
     place = topology.complete(m)
     x = np.random.default_rng(m).standard_normal((m, 5, 2))
     mixed = _mixed(kind(K), place, x)
@@ -291,7 +289,7 @@ def test_fastmix_refuses_indefinite_matrices(rule: Rule) -> None:
 
 
 def test_fastmix_gives_no_bound_for_indefinite_matrices() -> None:
-    """Its bound is proven for ``𝐋 ⪰ 0`` only, so elsewhere it raises an error instead of returning a wrong number."""
+    """Its bound is only proven for ``𝐋 ⪰ 0``, so elsewhere it raises an error instead of returning a wrong number."""
     place = topology.ring(8, rule="best-constant")
     worst = np.linalg.norm(_matrix(FastMix(5), place, 5) - 1 / 8, 2)
     root = math.sqrt(1 - place.lambda2**2)
@@ -351,7 +349,7 @@ def test_a_schedule_sets_the_rounds_of_each_iteration(kind: Callable[..., Mixer]
     assert fixed.rounds_at(0) == fixed.rounds_at(9) == 5
 
 
-def test_rounds_may_be_numpy_integers() -> None:
+def test_numbers_of_rounds_may_be_numpy_integers() -> None:
     x = np.random.default_rng(0).standard_normal((5, 2, 1))[mine(5)]
     network = network_of(topology.ring(5))
     close(Gossip(np.int64(3))(network, x), Gossip(3)(network, x), atol=0.0)  # type: ignore[arg-type]
@@ -382,7 +380,7 @@ def test_the_collapsed_map_equals_the_rounds(made: tuple[Topology, Mixer], seed:
 @pytest.mark.simulator(reason="checks the matrix that the simulator caches")
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_sparse_graphs_are_mixed_without_a_dense_matrix(kind: Callable[[int], Mixer]) -> None:
-    """On a large ring the discrete Fourier transform diagonalises 𝐋, which gives an independent answer."""
+    """On a ring the discrete Fourier transform diagonalises 𝐋, which gives an independent answer."""
     m, K = 2500, 6
     place = topology.ring(m)
     x = np.random.default_rng(0).standard_normal((m, 2, 1))

@@ -92,8 +92,8 @@ def test_with_momentum_the_sum_of_T_is_the_sum_of_A_X(kind: str) -> None:
         assert np.abs(everyone(state.T, 10).sum(axis=0) - exact).max() <= 20.0 * EPS * 10 * state.t
 
 
-def test_lost_messages_violate_the_law() -> None:
-    """Messages lost in one direction violate it by far more than rounding, so the tests above are sensitive."""
+def test_messages_lost_in_one_direction_violate_the_law() -> None:
+    """They violate it by far more than rounding, so the tests above are sensitive."""
     place = time_varying.lossy(topology.ring(8), 0.1, seed=1)
     stack = spectrum_problem(8, 8, spectrum(8, 2), 0, heterogeneity=0.9)
     algorithm = deepca.DeEPCA(stack, random_orthonormal(8, 2, seed=0), network_of(place), Gossip(3))
@@ -148,6 +148,6 @@ def test_digits_end_with_the_pooled_answer(kind: str, algorithm: Any) -> None:
 @pytest.mark.parametrize(("name", "rows"), [("w8a", 8000), ("a9a", 6000)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_w8a_and_a9a_end_with_the_pooled_answer(kind: str, name: str, rows: int) -> None:
-    """Their first rows are split over 20 agents."""
+    """The first rows of each data set are split over 20 agents."""
     A, U = libsvm(name, 20, rows, 5)
     check_exact(deepca.AcceleratedDeEPCA, A, U, KINDS[kind](20, 2, "auto"))

@@ -21,7 +21,7 @@ from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.operators import from_matrices
 from deepca.solver.certificate.certification import certify
 from deepca.topology import hypercube, path, ring, star
-from studies.faults.liars import ARRAYS
+from studies.faults.lies import ARRAYS
 
 M, LIAR = 4, 2
 
@@ -149,7 +149,7 @@ def _agreed(place: int, value: float) -> Callable[[Message], Message]:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("phase", "place"), [("step", 0), ("certificate", 0), ("certificate", 1)])
 def test_pending_values_are_checked(phase: str, place: int, value: float, topology: Any) -> None:
-    """Reject the infinity that would decide a reduction, since an honest agent would be blamed for its effects."""
+    """The infinity that would decide a reduction is rejected, since an honest agent would be blamed for its effects."""
     with pytest.raises(BadArray) as caught:
         run_agents(topology, _work(_rows(), Settings(2, algorithm="deepca")), hub=_Hub(phase, _agreed(place, value)))
     assert (caught.value.agent, caught.value.by) == (LIAR, None)
@@ -164,7 +164,7 @@ def test_an_invented_angle_gives_no_result(value: float) -> None:
 
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_the_infinity_that_decides_a_reduction_is_not_sent(op: Any) -> None:
-    """Raise at the sender, since the receiver would blame it; the opposite infinity stands for a missing value."""
+    """The sender raises, since the receiver would blame it. The opposite infinity stands for a missing value."""
     sign = 1.0 if op == "min" else -1.0
 
     def work(network: AgentNetwork) -> Any:
@@ -176,7 +176,7 @@ def test_the_infinity_that_decides_a_reduction_is_not_sent(op: Any) -> None:
 
 
 def test_orthogonal_agents_are_not_blamed() -> None:
-    """Reduce an infinite tangent, which is allowed."""
+    """The tangent between them is infinite, which is allowed in reductions."""
     A = np.diag([3.0, 2.0, 1.0, 0.5])
 
     def work(network: AgentNetwork) -> Any:
@@ -200,7 +200,7 @@ def test_inconsistent_counts_name_their_sender(phase: str, place: int, value: fl
     [("spread", 1, 1e300), ("spread", 1, 1e5), ("certificate", 6 * 2 + 1, 1000.0)],
 )
 def test_numbers_that_contradict_earlier_ones_give_no_result(phase: str, place: int, value: float) -> None:
-    """Change numbers so that they cannot belong to the same rows as those sent before."""
+    """The changed numbers cannot belong to the same rows as those sent before."""
     with pytest.raises(NetworkError) as caught:
         run_agents(star(M), _work(_rows(), Settings(2), weighted=False), hub=_Hub(phase, _payload(place, value)))
     assert not isinstance(caught.value, (PeerFailed, PeerTimeout))

@@ -1,4 +1,4 @@
-"""Test broadcasts: the same bits everywhere, checked on arrival, and counted."""
+"""Test that broadcasts have the same bits everywhere, are checked on arrival, and are counted."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_agent_receives_the_values_of_the_leader(engine: str, place: Topology) -> None:
-    """Compare bits, including negative zeros and infinities, and expect m − 1 messages down a tree."""
+    """Bits are compared, including negative zeros and infinities. Down a tree this takes m − 1 messages."""
     m = place.n_agents
     x = np.random.default_rng(1).standard_normal((m, 4, 3))
     x[:, 0] = -0.0
     x[:, 1, 0] = np.inf
-    expected = x[place.middle] + 0.0
+    expected = x[place.center] + 0.0
 
     def work(network: AgentNetwork) -> tuple[Array, int]:
         assert network.leads == (network.agent == network.leader)
@@ -54,16 +54,16 @@ def test_every_agent_receives_the_values_of_the_leader(engine: str, place: Topol
             assert one.tobytes() == expected.tobytes()
         return
     network = network_of(place)
-    assert network.leader == place.middle
+    assert network.leader == place.center
     assert network.broadcast(x[mine(m)]).tobytes() == expected.tobytes()
     if not over_mpi():
         assert network.traffic.messages == m - 1
-        assert network.traffic.rounds == int(place.paths_from(place.middle)[0].max())
+        assert network.traffic.rounds == int(place.paths_from(place.center)[0].max())
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
-def test_common_arrays_come_from_the_leader_and_floods_from_any_agent(place: Topology) -> None:
-    """Give separate agents one array each, and those of a simulator one together."""
+def test_from_leader_and_flood_give_the_array_of_the_leader_or_of_any_agent(place: Topology) -> None:
+    """Separate agents have one array each, and a simulator has one for all."""
     m = place.n_agents
     x = np.random.default_rng(1).standard_normal((m, 4, 3))
 
@@ -71,10 +71,10 @@ def test_common_arrays_come_from_the_leader_and_floods_from_any_agent(place: Top
         return network.from_leader(x[network.agent]), network.flood(x[network.agent], m - 1)
 
     for led, flooded in deepca.run_agents(place, work):
-        np.testing.assert_array_equal(led, x[place.middle])
+        np.testing.assert_array_equal(led, x[place.center])
         np.testing.assert_array_equal(flooded, x[-1])
     alone = deepca.run_agents(place, lambda network: network.from_leader(np.array(float(network.agent))))
-    assert {float(one) for one in alone} == {float(place.middle)}  # scalars as well
+    assert {float(one) for one in alone} == {float(place.center)}  # scalars as well
     network = SimulatedNetwork(place)
     np.testing.assert_array_equal(network.from_leader(x[0]), x[0])
     np.testing.assert_array_equal(network.flood(x, m - 1), x[-1])
@@ -89,13 +89,13 @@ def test_broadcasts_are_flooded_without_a_tree() -> None:
         return network.broadcast(np.full(2, float(network.agent)))
 
     found = deepca.run_agents(place, work)
-    assert {one.tobytes() for one in found} == {np.full(2, float(place.middle)).tobytes()}
+    assert {one.tobytes() for one in found} == {np.full(2, float(place.center)).tobytes()}
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_sweep_returns_the_mean_and_derived_numbers(engine: str, place: Topology) -> None:
-    """Check that ``derive`` is called once, by the leader, and costs no round."""
+def test_a_sweep_returns_the_mean_and_what_the_leader_derives_from_it(engine: str, place: Topology) -> None:
+    """``derive`` is called once, by the leader, and takes no round."""
     m = place.n_agents
     x = np.random.default_rng(3).standard_normal((m, 5))
     called: list[int] = []
@@ -122,7 +122,7 @@ def test_a_sweep_returns_the_mean_and_derived_numbers(engine: str, place: Topolo
         mean, told = sweep(network, x[mine(m)])
     np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-15)
     assert told[1] == mean[0]
-    assert over_mpi() or called == [place.middle]
+    assert over_mpi() or called == [place.center]
 
 
 def krylov(network: Network, A: Any, W0: Array, **options: Any) -> Any:
@@ -131,7 +131,7 @@ def krylov(network: Network, A: Any, W0: Array, **options: Any) -> Any:
 
 @pytest.mark.skipif(over_mpi(), reason="the simulator")
 def test_nothing_is_sent_where_one_process_holds_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the simulator computes blocks and sums directly, and counts them as messages."""
+    """The simulator computes blocks and sums directly, but counts the messages that separate agents would send."""
     place = PLACES["erdos-renyi"]
     A = deepca.operators.from_matrices(spectrum_problem(9, 30, 0.8 ** np.arange(30), 1))
     W0 = deepca.operators.linalg.random_orthonormal(30, 2, seed=1)
@@ -150,8 +150,8 @@ def test_nothing_is_sent_where_one_process_holds_all_agents(monkeypatch: pytest.
 
 
 @pytest.mark.skipif(over_mpi(), reason="the simulator")
-def test_broadcasts_cost_at_most_half_as_many_bytes_again() -> None:
-    """Measure a product and a certified run on the paper's graph, with m = 50 and d = 300.
+def test_broadcasts_add_at_most_half_of_the_bytes() -> None:
+    """A product and a certified run are measured on the paper's graph, with m = 50 and d = 300.
 
     Without broadcasts, a product sent its block up the tree and its average down, and the run took 94.9 MB, since
     components were flooded over every link.
@@ -185,7 +185,7 @@ def in_phase(phase: str, change: Callable[[Array], Array]) -> type[AgentNetwork]
 
     class Lying(AgentNetwork):
         def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-            if self.at[0] != phase:
+            if self.phase_and_iteration[0] != phase:
                 return super().sweep(x, derive, size)
             return super().sweep(x, lambda mean: change(np.array(derive(mean))), size)
 
@@ -200,7 +200,7 @@ def shifted(numbers: Array) -> Array:
 
 
 def low_bound(numbers: Array) -> Array:
-    """Return a bound on the complement as if probes could not miss anything."""
+    """Lower the bound on the complement, as if probes could not miss anything."""
     at = D * P + 2
     if numbers.size == at + 3 + P:
         numbers[at] = numbers[at + 3] + 1e-9 * abs(numbers[at + 3])
@@ -208,7 +208,7 @@ def low_bound(numbers: Array) -> Array:
 
 
 def larger_gap(numbers: Array) -> Array:
-    """Return smaller eigenvalues in the complement."""
+    """Lower the eigenvalues of the complement."""
     at = D * P + 2
     if numbers.size == at + 3 + P:
         numbers[at + 3 :] *= 0.5
@@ -244,7 +244,7 @@ def test_inconsistent_numbers_name_the_leader(phase: str, change: Callable[[Arra
 
     with pytest.raises(Contradiction) as raised:
         deepca.run_agents(place, work, timeout=20.0)
-    assert raised.value.sender == place.middle
+    assert raised.value.sender == place.center
     assert raised.value.found.startswith("off by")
 
 
@@ -260,7 +260,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-160, 1e160, 1e300, 1e307])
 @pytest.mark.parametrize("method", METHODS)
 def test_honest_numbers_of_any_magnitude_are_accepted(method: str, scale: float) -> None:
-    """Compare separate agents with the simulator, which checks nothing; all report underflow as such."""
+    """Separate agents are compared with the simulator, which checks nothing. Underflow is reported as such."""
     place = topology.path(4)
     stack = scale * spectrum_problem(4, 12, 0.7 ** np.arange(12), 1)
     W0 = deepca.operators.linalg.random_orthonormal(12, 2, seed=1)
@@ -295,7 +295,7 @@ def test_eigenpairs_of_any_magnitude_are_accepted(scale: float) -> None:
 
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
 def test_a_residual_that_is_too_small_is_rejected() -> None:
-    """Use components that have not converged, so that the residual exceeds rounding."""
+    """The components have not converged, so the true residual exceeds rounding."""
     place = PLACES["path"]
     A = deepca.operators.from_matrices(spectrum_problem(5, D, 0.8 ** np.arange(D), 1))
     X = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
@@ -308,13 +308,13 @@ def test_a_residual_that_is_too_small_is_rejected() -> None:
 
     with pytest.raises(Contradiction) as raised:
         deepca.run_agents(place, work, timeout=20.0)
-    assert raised.value.sender == place.middle
+    assert raised.value.sender == place.center
 
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, each with a spectrum of its own")
 def test_separate_agents_share_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the leader's spectrum where the last digits would differ."""
-    monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
+    """They use the leader's spectrum, since the last digits would differ."""
+    monkeypatch.setattr("deepca.network.broadcasts.MAX_PORTABLE_AGENTS", 4)
     place = topology.erdos_renyi(6, 0.6, seed=1)
 
     def work(network: AgentNetwork) -> Array:
@@ -323,14 +323,14 @@ def test_separate_agents_share_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> 
         return network.topology.spectrum
 
     found = deepca.run_agents(place, work)
-    leaders = place.spectrum * (1.0 + 1e-14 * place.middle)
+    leaders = place.spectrum * (1.0 + 1e-14 * place.center)
     for one in found:
         np.testing.assert_array_equal(one, leaders)
 
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, one of which lies")
 def test_a_false_spectrum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
+    monkeypatch.setattr("deepca.network.broadcasts.MAX_PORTABLE_AGENTS", 4)
     place = topology.ring(6)
 
     def work(network: AgentNetwork) -> None:
@@ -340,10 +340,10 @@ def test_a_false_spectrum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(Contradiction) as raised:
         deepca.run_agents(place, work, timeout=20.0)
-    assert raised.value.sender == place.middle
+    assert raised.value.sender == place.center
 
 
-def test_small_graphs_need_no_message_for_the_same_spectrum() -> None:
+def test_small_graphs_need_no_message_to_agree_on_the_spectrum() -> None:
     network = network_of(topology.ring(8))
     before = network.traffic
     share_spectrum(network)
@@ -369,7 +369,7 @@ def test_portable_functions_match_the_math_library() -> None:
     assert portable.power(0.0, 2.0) == 0.0
     assert portable.power(3.0, 0.0) == 1.0
     assert portable.hypot(3e200, 4e200) == pytest.approx(5e200)
-    assert portable.length(np.array([3e200, 4e200])) == pytest.approx(5e200)
+    assert portable.norm(np.array([3e200, 4e200])) == pytest.approx(5e200)
     assert portable.median([3.0, 1.0, 2.0]) == 2.0
     assert portable.median([4.0, 1.0, 2.0, 3.0]) == 2.5
     assert portable.total([1e16, 1.0, -1e16]) == 1.0

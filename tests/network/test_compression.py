@@ -1,4 +1,4 @@
-"""Test float32 and float16 messages: half and a quarter of the bytes, and a result as accurate as with float64."""
+"""Test that float32 and float16 messages take a half and a quarter of the bytes at full accuracy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepca.consensus.mixers import Mixer
 from deepca.errors import BadArray, MixingError, ParameterError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
 from deepca.network.base import Averaging
-from deepca.network.compression import REFRESHED, Code, Copies, Messages, decode, encode, graph_of
+from deepca.network.compression import REFRESH_INTERVAL, Code, Copies, Messages, decode, encode, graph_digest
 from deepca.network.transports import Message
 from deepca.operators import from_matrices
 from deepca.solver.result import Result
@@ -78,12 +78,12 @@ def mean_tangent(state: TrackedState, exact: Array = U) -> float:
 
 
 def needed(states: list[TrackedState], accuracy: float = 1e-12) -> int:
-    """Return the iterations until the mean tangent is that small."""
+    """Return the number of iterations after which the mean tangent is at most ``accuracy``."""
     return next(state.t for state in states if mean_tangent(state) <= accuracy)
 
 
 def equal(one: TrackedState, other: TrackedState) -> None:
-    """Assert equal bits, including copies."""
+    """Assert that two states have equal bits, including copies."""
     for name in ("W", "S", "AW"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.t, one.K) == (other.t, other.K)
@@ -99,9 +99,9 @@ def equal(one: TrackedState, other: TrackedState) -> None:
 
 @pytest.mark.parametrize("kind", MIXERS)
 def test_full_accuracy_takes_as_many_iterations_with_half_and_a_quarter_of_the_bytes(kind: type[Mixer]) -> None:
-    """Compare with scipy's eigenvectors of the pooled matrix.
+    """The reference is scipy's eigenvectors of the pooled matrix.
 
-    A coded message has one more row, for the exponents, and the very first message is float64.
+    A compressed message has an additional row for the exponents, and the first message is float64.
     """
     iterations: dict[Messages, int] = {}
     sent: dict[Messages, int] = {}
@@ -135,25 +135,25 @@ class Forgetful(Engine):
         super().begin(epoch, t, phase)
         self.fresh = True
 
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         if self.fresh and copies is not None:
             others = tuple(np.zeros_like(other) for other in copies.others)
             copies = replace(copies, own=np.zeros_like(copies.own), others=others)
         self.fresh = False
-        return super().gossip_coded(x, copies, code)
+        return super().gossip_compressed(x, copies, code)
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_messages_that_are_simply_rounded_stall(code: Code) -> None:
-    """Show that the test above is not trivial."""
+    """So the test above is not trivial."""
     network = Cast(PLACE)
     network.code = code
     states = iterate(algorithm_on(network, FastMix(5)), 3 * ENOUGH)
     assert min(mean_tangent(state) for state in states) > 1e-9
 
 
-def test_dropping_copies_in_every_iteration_stalls() -> None:
-    """Show that copies must be part of the state."""
+def test_runs_that_drop_copies_in_every_iteration_stall() -> None:
+    """So copies must be part of the state."""
     states = iterate(algorithm_on(Forgetful(PLACE), FastMix(3, "float16")), 3 * ENOUGH)
     assert min(mean_tangent(state) for state in states) > 1e-9
     assert needed(iterate(algorithm_on(network_of(PLACE), FastMix(3, "float16")), ENOUGH)) <= ENOUGH
@@ -162,7 +162,7 @@ def test_dropping_copies_in_every_iteration_stalls() -> None:
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("code", CODES)
 def test_the_mean_is_tracked_in_every_iteration(code: Code, kind: type[Mixer]) -> None:
-    """Check ``mean S^{t+1} = mean A W^t`` with a product computed here."""
+    """``mean S^{t+1} = mean A W^t`` is checked with a product computed here."""
     states = iterate(algorithm_on(network_of(PLACE), kind(3, code)), 2 * ENOUGH)
     for before, after in pairwise(states):
         expected = np.einsum("jde,jek->dk", STACK, everyone(before.W, M)) / M
@@ -172,7 +172,7 @@ def test_the_mean_is_tracked_in_every_iteration(code: Code, kind: type[Mixer]) -
 
 @pytest.mark.parametrize("code", CODES)
 def test_depca_stalls_at_the_same_level_as_with_float64(code: Code) -> None:
-    """Use DePCA, which adds disagreement in every iteration; rounding adds little to it."""
+    """DePCA adds disagreement in every iteration; rounding adds little to that."""
     errors = []
     for messages in ("float64", code):
         algorithm = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(6, messages))
@@ -182,9 +182,9 @@ def test_depca_stalls_at_the_same_level_as_with_float64(code: Code) -> None:
 
 
 def test_float64_messages_are_not_coded() -> None:
-    """Check that the default has no codes and no copies."""
+    """By default there are no codes and no copies."""
     network = network_of(PLACE)
-    mixed, copies = FastMix(4).remember(network, STACK[mine(M)], None)
+    mixed, copies = FastMix(4).mix(network, STACK[mine(M)], None)
     assert copies is None
     np.testing.assert_array_equal(mixed, network.mix(FastMix(4), STACK[mine(M)], 4))
     assert FastMix(4).messages == "float64"
@@ -199,7 +199,7 @@ def on_every_agent(place: Topology, work: Callable[[AgentNetwork], Any]) -> list
 
 
 def known_by(network: Network) -> list[int]:
-    """Return the neighbours whose copies a network keeps, in order; none if it holds all agents."""
+    """Return the neighbours of which a network keeps copies, in order; none if it holds all agents."""
     held = {int(j) for j in np.atleast_1d(network.local)}
     return sorted({i for j in held for i in network.topology.neighbors(j)} - held)
 
@@ -214,23 +214,23 @@ def check_copies(network: Network, copies: Copies, everybodys: Array) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_one_round_sends_the_same_bits_on_every_engine(graph: str, code: Code) -> None:
-    """Make two rounds: both ends have the same copies on every engine, and the round is ``x + (𝐋 − I) D``."""
+def test_a_round_gives_the_same_bits_on_every_engine(graph: str, code: Code) -> None:
+    """Both ends have the same copies, and the round is ``x + (𝐋 − I) D``."""
     place = GRAPHS[graph]()
     m = place.n_agents
     x = np.random.default_rng(0).standard_normal((2, m, 5, 2)) * np.array([1.0, 1e-6])
     network = SimulatedNetwork(place)
-    y, first = network.gossip_coded(x[0], None, code)
+    y, first = network.gossip_compressed(x[0], None, code)
     np.testing.assert_allclose(y, np.einsum("ij,jdk->idk", place.gossip_matrix, x[0]), rtol=0, atol=1e-14)
     np.testing.assert_array_equal(first.own, x[0])
-    y, second = network.gossip_coded(x[1], first, code)
+    y, second = network.gossip_compressed(x[1], first, code)
     expected = x[1] + np.einsum("ij,jdk->idk", place.gossip_matrix - np.eye(m), second.own)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-14)
     assert 0.0 < np.abs(second.own - x[1]).max() <= DIGITS[code] * np.abs(x[1] - x[0]).max()
 
     def work(apart: Network) -> Array:
-        _, copies = apart.gossip_coded(x[0, apart.local], None, code)
-        z, copies = apart.gossip_coded(x[1, apart.local], copies, code)
+        _, copies = apart.gossip_compressed(x[0, apart.local], None, code)
+        z, copies = apart.gossip_compressed(x[1, apart.local], copies, code)
         check_copies(apart, copies, second.own)
         return z
 
@@ -242,7 +242,7 @@ def test_one_round_sends_the_same_bits_on_every_engine(graph: str, code: Code) -
 
 @pytest.mark.threads(reason="the messages of AgentNetwork")
 def test_messages_have_the_coded_dtype() -> None:
-    """Reject float64 arrays that are merely counted as smaller."""
+    """They are not float64 arrays that are merely counted as smaller ones."""
     sent: list[Message] = []
 
     class Watched(AgentNetwork):
@@ -266,7 +266,7 @@ def test_messages_have_the_coded_dtype() -> None:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("method", [DeEPCA, DePCA])
 def test_separate_agents_match_the_simulator(method: type[DeEPCA | DePCA], code: Code, kind: type[Mixer]) -> None:
-    """Compare results, iterations and traffic for a fixed number of iterations."""
+    """Results, iterations and traffic are compared after a fixed number of iterations."""
     A = from_matrices(STACK)
     networks: dict[int, Network] = {}
 
@@ -291,7 +291,7 @@ def test_separate_agents_match_the_simulator(method: type[DeEPCA | DePCA], code:
 @pytest.mark.parametrize("rounds", [4, "auto"])
 @pytest.mark.parametrize("code", CODES)
 def test_a_stop_rule_ends_all_engines_alike_with_a_certificate(code: Code, rounds: Any) -> None:
-    """Check that pending values ride along with coded messages on all engines."""
+    """So pending values are carried by compressed messages on all engines."""
     A, mixer = from_matrices(STACK), FastMix(rounds, code)
     simulated = deepca.solve(algorithm_on(SimulatedNetwork(PLACE), mixer), max_iter=400, stop=Tolerance(1e-11))
     apart = run_apart(
@@ -308,7 +308,7 @@ def test_a_stop_rule_ends_all_engines_alike_with_a_certificate(code: Code, round
     for sent in (simulated.traffic, apart.whole.traffic):
         assert sent.control_rounds == 0
         assert sent.control_bytes > 0 or (over_mpi() and ranks_of(M) == 1)
-        full = -(-simulated.iterations // REFRESHED)
+        full = -(-simulated.iterations // REFRESH_INTERVAL)
         numbers = 2 * PLACE.n_edges * (D + 1) * K
         assert payload(sent) == numbers * ((sent.rounds - full) * BYTES[code] + full * 8)
 
@@ -326,7 +326,7 @@ def test_agents_with_another_precision_are_named() -> None:
 
 @pytest.mark.simulator(reason="which matrix it keeps")
 def test_a_coded_mixer_is_not_collapsed_to_a_matrix() -> None:
-    """Check that it is not linear: the codes of a sum are not the sum of codes."""
+    """It is not linear: the code of a sum is not the sum of the codes."""
     network = SimulatedNetwork(PLACE)
     mixer, x = FastMix(3, "float16"), STACK[:, :, :2]
     mixed = mixer(network, x)
@@ -351,7 +351,7 @@ def test_a_retried_step_gives_the_same_state(code: Code) -> None:
 
 @pytest.mark.threads(reason="the test above, in threads")
 def test_an_agent_that_retries_a_step_gives_the_same_state() -> None:
-    """Let all agents take the step twice from the same state, as after a fault."""
+    """All agents take the step twice from the same state, as after a fault."""
 
     def work(network: AgentNetwork) -> tuple[TrackedState, TrackedState]:
         algorithm = DeEPCA(STACK[network.agent], W0, network, FastMix(3, "float16"))
@@ -371,7 +371,7 @@ def test_copies_are_read_only() -> None:
     assert not state.memory.own.flags.writeable
     for array in state.memory.others:
         assert not array.flags.writeable
-    alone = AgentNetwork(topology.complete(1), 0).gossip_coded(np.ones((2, 1)), None, "float32")[1]
+    alone = AgentNetwork(topology.complete(1), 0).gossip_compressed(np.ones((2, 1)), None, "float32")[1]
     for array in (alone.own, *alone.others):
         assert not array.flags.writeable
 
@@ -400,7 +400,7 @@ def test_a_restart_discards_copies() -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_new_epoch_loses_no_accuracy(code: Code) -> None:
-    """Restart at full accuracy: the first mix, from empty copies, is as accurate as with float64."""
+    """The first mix after a restart begins with empty copies, and is as accurate as with float64."""
     network, recorder = network_of(PLACE), Recorder()
     announce = AtIteration(ENOUGH, lambda: network.announce_epoch(1))
     result = deepca.solve(
@@ -413,22 +413,26 @@ def test_a_new_epoch_loses_no_accuracy(code: Code) -> None:
 
 
 def test_copies_of_another_shape_or_graph_are_not_used() -> None:
-    """Discard copies if shape or edges change, at all agents; other weights on the same edges do not matter."""
+    """All agents discard copies if the shape or the edges change; other weights on the same edges do not matter."""
     x = STACK[mine(M), :, :2]
     network = network_of(PLACE)
-    _, copies = network.gossip_coded(STACK[mine(M), :, :3], None, "float16")
-    fresh, _ = network.gossip_coded(x, None, "float16")
-    np.testing.assert_array_equal(network.gossip_coded(x, copies, "float16")[0], fresh)
-    _, copies = network.gossip_coded(2.0 * x, None, "float16")
-    assert everyone(np.abs(network.gossip_coded(x, copies, "float16")[0] - fresh), M).max() > 0.0
+    _, copies = network.gossip_compressed(STACK[mine(M), :, :3], None, "float16")
+    fresh, _ = network.gossip_compressed(x, None, "float16")
+    np.testing.assert_array_equal(network.gossip_compressed(x, copies, "float16")[0], fresh)
+    _, copies = network.gossip_compressed(2.0 * x, None, "float16")
+    assert everyone(np.abs(network.gossip_compressed(x, copies, "float16")[0] - fresh), M).max() > 0.0
     elsewhere = network_of(topology.ring(M))
-    fresh, _ = elsewhere.gossip_coded(x, None, "float16")
-    np.testing.assert_array_equal(elsewhere.gossip_coded(x, copies, "float16")[0], fresh)
-    assert graph_of(topology.ring(M)) == graph_of(topology.ring(M, rule="metropolis")) != graph_of(topology.path(M))
+    fresh, _ = elsewhere.gossip_compressed(x, None, "float16")
+    np.testing.assert_array_equal(elsewhere.gossip_compressed(x, copies, "float16")[0], fresh)
+    assert (
+        graph_digest(topology.ring(M))
+        == graph_digest(topology.ring(M, rule="metropolis"))
+        != graph_digest(topology.path(M))
+    )
 
 
 def test_agents_that_move_to_another_graph_discard_copies_and_stay_exact() -> None:
-    """Move from a ring to a path: two agents lose a neighbour, and all discard their copies."""
+    """From a ring to a path, two agents lose a neighbour, but all discard their copies."""
     A, mixer = from_matrices(STACK), FastMix(6, "float16")
     ring, path = topology.ring(M), topology.path(M)
 
@@ -450,11 +454,11 @@ class Lossy(Engine):
     when, lost = 2, False
     missing: Array | None = None
 
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        y, after = super().gossip_coded(x, copies, code)
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        y, after = super().gossip_compressed(x, copies, code)
         if copies is None:
             self.missing = None
-        elif self.at == ("step", self.when) and not self.lost:
+        elif self.phase_and_iteration == ("step", self.when) and not self.lost:
             self.lost, self.missing = True, everyone(after.own - copies.own, M)[1]
         if self.missing is not None:
             y[self.local == 0] -= self.topology.gossip_matrix[0, 1] * self.missing
@@ -468,7 +472,7 @@ class LossyAgent(AgentNetwork):
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         received = super().exchange(message, receivers, sources)
-        if self.agent != 0 or self.at != ("step", self.when):
+        if self.agent != 0 or self.phase_and_iteration != ("step", self.when):
             return received
         self.heard += 1
         if self.heard == 2:
@@ -498,7 +502,7 @@ def run_lossy(kind: str, code: Code, when: int, **options: Any) -> tuple[list[Re
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_lost_message_is_detected(kind: str, code: Code) -> None:
-    """Let different copies move the mean; fresh averages contradict the tracked ones."""
+    """Different copies at both ends change the mean, so that fresh averages contradict the tracked ones."""
     results, W = run_lossy(kind, code, 10, max_iter=100)
     assert worst_tangent(U, W) > 1e-6
     for result in results:
@@ -510,10 +514,10 @@ def test_a_lost_message_is_detected(kind: str, code: Code) -> None:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_run_with_a_tolerance_recovers_from_a_lost_message(kind: str, code: Code, when: int) -> None:
-    """Restart tracking without copies; the result is right.
+    """Tracking restarts without copies, and the result is right.
 
-    In iteration 2 differences are as large as the tracked values. The mean then moves so far until copies are refreshed
-    that the iterates settle, and can be found wrong, only afterwards.
+    In iteration 2 differences are as large as the tracked values. Until copies are refreshed the mean changes so much
+    that iterates settle, and are found to be wrong, only afterwards.
     """
     results, W = run_lossy(kind, code, when, max_iter=600, stop=Tolerance(1e-10))
     assert worst_tangent(U, W) <= 1e-10
@@ -527,7 +531,7 @@ def test_a_run_with_a_tolerance_recovers_from_a_lost_message(kind: str, code: Co
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("scale", [1e150, 1e-150, 1e300, 1e-290, 1.0])
-def test_columns_of_any_magnitude_have_the_same_relative_accuracy(scale: float, code: Code) -> None:
+def test_the_relative_accuracy_does_not_depend_on_the_magnitude_of_a_column(scale: float, code: Code) -> None:
     rng = np.random.default_rng(0)
     x = scale * rng.standard_normal((4, 50, 3)) * np.array([1.0, 1e-6, 0.0])
     message = encode(x, code, 1)
@@ -557,7 +561,7 @@ def test_arrays_of_any_shape_and_memory_order_are_coded(shape: tuple[int, ...], 
 
 @pytest.mark.parametrize("code", CODES)
 def test_extreme_numbers_are_coded(code: Code) -> None:
-    """Use subnormal numbers, powers of two, and a column that rounds up to the next power."""
+    """These are subnormal numbers, powers of two, and a column that rounds up to the next power."""
     largest, least = 1e308, 5e-324
     x = np.array([[largest, least, 1.0, 2.0 - 2.0**-40, -(2.0**-1022)], [1.0, 0.0, 2.0**-60, 1.0, 2.0**-1030]])
     back = decode(encode(x, code, 0), x.shape)
@@ -567,8 +571,8 @@ def test_extreme_numbers_are_coded(code: Code) -> None:
     assert back[0, 3] == 2.0
 
 
-def test_nonfinite_numbers_stay_in_their_column() -> None:
-    """Let them reach every agent, to be detected, without affecting other columns."""
+def test_nonfinite_numbers_do_not_affect_other_columns() -> None:
+    """They reach every agent, so that they are detected."""
     x = np.array([[1.0, np.nan, np.inf], [0.5, 2.0, 3.0]])
     back = decode(encode(x, "float16", 0), x.shape)
     np.testing.assert_array_equal(back[:, 0], x[:, 0])
@@ -586,7 +590,7 @@ def test_nonfinite_numbers_stay_in_their_column() -> None:
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("scale", [1e150, 1e-150])
 def test_scaling_the_data_does_not_affect_accuracy(scale: float, code: Code) -> None:
-    """Exceed the ranges of float32 (3e38) and float16 (65504); exponents are sent separately."""
+    """The data exceed the ranges of float32 (3e38) and float16 (65504), but exponents are sent separately."""
     algorithm = algorithm_on(network_of(PLACE), FastMix(4, code), scale * STACK)
     states = iterate(algorithm, ENOUGH)
     assert mean_tangent(states[-1]) <= 1e-12
@@ -595,7 +599,7 @@ def test_scaling_the_data_does_not_affect_accuracy(scale: float, code: Code) -> 
 
 @pytest.mark.parametrize("code", CODES)
 def test_eigenvalues_over_six_orders_are_as_accurate_as_with_float64(code: Code) -> None:
-    """Give each column of S, whose norm is its eigenvalue, an exponent of its own."""
+    """Each column of S, whose norm is its eigenvalue, has its own exponent."""
     values = np.concatenate([10.0 ** -np.arange(0.0, 7.0), np.full(D - 7, 1e-8)])
     stack = spectrum_problem(M, D, values, 2, heterogeneity=0.5)
     k = 6
@@ -610,7 +614,7 @@ def test_eigenvalues_over_six_orders_are_as_accurate_as_with_float64(code: Code)
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_matrices_of_zeros(code: Code) -> None:
+def test_matrices_of_zeros_stay_zero(code: Code) -> None:
     network = network_of(PLACE)
     states = iterate(algorithm_on(network, FastMix(3, code), np.zeros_like(STACK)), 5)
     np.testing.assert_array_equal(states[-1].S, 0.0)
@@ -623,7 +627,7 @@ def test_matrices_of_zeros(code: Code) -> None:
 def test_the_mean_is_preserved_for_any_values(
     code: Code, made: tuple[Topology, Mixer], seed: int, exponent: int, orders: int
 ) -> None:
-    """Mix entries over many orders of magnitude with unrelated copies; only rounding of the largest remains."""
+    """Entries have many orders of magnitude, and copies are unrelated; only rounding of the largest entry remains."""
     place, mixer = made
     m = place.n_agents
     rng = np.random.default_rng(seed)
@@ -633,9 +637,9 @@ def test_the_mean_is_preserved_for_any_values(
         return np.asarray(sizes * rng.standard_normal((m, 6, 2)))
 
     network, coded = network_of(place), replace(mixer, messages=code)
-    _, copies = coded.remember(network, values()[mine(m)], None)
+    _, copies = coded.mix(network, values()[mine(m)], None)
     x = values()
-    y, _ = coded.remember(network, x[mine(m)], copies)
+    y, _ = coded.mix(network, x[mine(m)], copies)
     y = everyone(y, m)
     reach = max(
         np.abs(x).max(), np.abs(y).max(), np.abs(everyone(copies.own, m)).max() if isinstance(copies, Copies) else 0.0
@@ -646,7 +650,7 @@ def test_the_mean_is_preserved_for_any_values(
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("kind", MIXERS)
 def test_a_long_mix_from_empty_copies_reaches_the_mean_to_rounding(kind: type[Mixer], code: Code) -> None:
-    """Check that rounding errors vanish with the differences."""
+    """Rounding errors vanish with the differences that are sent."""
     x = np.random.default_rng(0).standard_normal((M, 20, 2))
     K_ = kind().rounds_for(PLACE, 1e-15) + 4
     mixed = kind(K_, code)(network_of(PLACE), x[mine(M)])

@@ -1,4 +1,4 @@
-"""Test networks: rounds of gossip, reductions, epochs, and agents that are silent or fail."""
+"""Test networks: rounds of gossip, reductions, epochs, and agents that do not answer or fail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def per_agent(m: int, shape: tuple[int, ...] = (4, 2), seed: int = 0) -> Array:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_gossip_multiplies_by_the_gossip_matrix(graph: str, engine: str) -> None:
-    """Check ``x_j ← Σ_i 𝐋_ji x_i``."""
+    """That is, ``x_j ← Σ_i 𝐋_ji x_i``."""
     topology = GRAPHS[graph]()
     x = per_agent(topology.n_agents)
     expected = np.einsum("ij,jdk->idk", topology.gossip_matrix, x)
@@ -54,7 +54,7 @@ def test_gossip_multiplies_by_the_gossip_matrix(graph: str, engine: str) -> None
 
 @pytest.mark.parametrize("m", [6, 300])
 def test_gossip_takes_any_shape_and_memory_order(m: int) -> None:
-    """Use vectors, matrices, and arrays with swapped last axes, with small dense and large sparse 𝐋."""
+    """These are vectors, matrices, and arrays with swapped last axes, with small dense and large sparse 𝐋."""
     topology = deepca.topology.ring(m)
     L, here = topology.gossip_matrix, mine(m)
     vector, block = per_agent(m, ()), per_agent(m, (3, 5))
@@ -67,7 +67,7 @@ def test_gossip_takes_any_shape_and_memory_order(m: int) -> None:
 
 
 def test_gossip_does_not_change_its_argument() -> None:
-    """Check that rounds return new arrays."""
+    """Rounds return new arrays."""
     topology = deepca.topology.ring(4)
     x = per_agent(4)[mine(4)]
     kept = x.copy()
@@ -85,8 +85,8 @@ def test_gossip_does_not_change_its_argument() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 @pytest.mark.parametrize("m", [5, 100])
-def test_collapsed_mixing_is_the_same_map(m: int, rounds: int) -> None:
-    """Compare K rounds at once, K individual rounds, and 𝐋 to the power K."""
+def test_collapsed_rounds_are_the_same_map_as_single_rounds(m: int, rounds: int) -> None:
+    """Compared are K rounds at once, K single rounds, and 𝐋 to the power K."""
     topology = deepca.topology.ring(m)
     x, here = per_agent(m), mine(m)
     expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(topology.gossip_matrix, rounds), x)[here]
@@ -102,7 +102,7 @@ def test_collapsed_mixing_is_the_same_map(m: int, rounds: int) -> None:
 
 
 def test_a_change_of_rounds_does_not_use_a_cached_matrix() -> None:
-    """Do not reuse the matrix of K = 2 for K = 3, nor that of one mixer for another."""
+    """The matrix of K = 2 is not used for K = 3, nor that of one mixer for another."""
     topology, here = deepca.topology.path(4), mine(4)
     network, x = network_of(topology), per_agent(4)
     L = topology.gossip_matrix
@@ -124,7 +124,7 @@ def one_pair(m: int, i: int, j: int) -> Csr:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_of_a_round_replace_the_gossip_matrix(engine: str) -> None:
-    """Check that only the pair with a weight sends messages."""
+    """Only the pair with a weight sends messages."""
     topology = deepca.topology.ring(5)
     x, weights = per_agent(5), one_pair(5, 1, 2)
 
@@ -140,7 +140,7 @@ def test_weights_of_a_round_replace_the_gossip_matrix(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_way_weights_are_sent_one_way(engine: str) -> None:
-    """Send nothing for a zero weight, even if the opposite weight is not zero."""
+    """Nothing is sent for a zero weight, even if the opposite weight is not zero."""
     topology = deepca.topology.path(3)
     L = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.25, 0.75]])
     x = per_agent(3)
@@ -155,7 +155,7 @@ def test_one_way_weights_are_sent_one_way(engine: str) -> None:
 
 
 def test_weights_outside_the_graph_are_rejected() -> None:
-    """Reject a pair that is not an edge, and a matrix of another size."""
+    """So is a matrix of another size."""
     topology = deepca.topology.path(4)
     x = per_agent(4)
     for network in (network_of(topology), AgentNetwork(topology, 0, MemoryHub(4, timeout=1.0).transport(0))):
@@ -173,7 +173,7 @@ def test_weights_outside_the_graph_are_rejected() -> None:
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_reduce_gives_every_agent_the_extreme_over_all_agents(graph: str, op: Op, engine: str) -> None:
-    """Reduce elementwise in a diameter of control rounds; MPI ranks use a collective operation."""
+    """A reduction takes as many control rounds as the diameter; MPI ranks use a collective operation."""
     topology = GRAPHS[graph]()
     m = topology.n_agents
     x = per_agent(m, (3,))
@@ -198,8 +198,8 @@ def test_reduce_gives_every_agent_the_extreme_over_all_agents(graph: str, op: Op
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("op", ["min", "max"])
-def test_reduce_propagates_nan_to_every_agent(op: Op, engine: str) -> None:
-    """Let all agents see the NaN of one, so that none continues unaware."""
+def test_a_nan_at_one_agent_reaches_every_agent(op: Op, engine: str) -> None:
+    """So no agent continues unaware of it. Separate agents raise instead."""
     topology = deepca.topology.path(4)
     x = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, 3.0], [4.0, 4.0]])
 
@@ -216,7 +216,7 @@ def test_reduce_propagates_nan_to_every_agent(op: Op, engine: str) -> None:
 
 
 def test_an_unknown_reduction_is_rejected() -> None:
-    """Accept "min" and "max" only."""
+    """Only "min" and "max" are known."""
     topology = deepca.topology.complete(1)
     for network in (network_of(topology), AgentNetwork(topology, 0)):
         x = np.zeros((*network.batch, 1))
@@ -229,7 +229,7 @@ def test_an_unknown_reduction_is_rejected() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_pending_value_is_ready_after_a_diameter_of_rounds(graph: str, engine: str) -> None:
-    """Compare with reduce; the value is ready exactly then, and costs no control rounds."""
+    """It is ready exactly then, costs no control rounds, and equals that of ``reduce``."""
     topology = GRAPHS[graph]()
     m, needed = topology.n_agents, topology.flood_rounds
     x, values = per_agent(m), per_agent(m, (3,), seed=1)
@@ -251,7 +251,7 @@ def test_a_pending_value_is_ready_after_a_diameter_of_rounds(graph: str, engine:
 
 
 def test_pending_values_advance_alike_in_collapsed_and_single_rounds() -> None:
-    """Check that collapsed mixing advances them K rounds and counts the same bytes."""
+    """Collapsed rounds advance them by K rounds and count the same bytes."""
     topology, here = deepca.topology.path(6), mine(6)  # five rounds to the other end
     x, values = per_agent(6), per_agent(6, (2,))
     sent: list[Traffic] = []
@@ -273,8 +273,8 @@ def test_pending_values_advance_alike_in_collapsed_and_single_rounds() -> None:
         assert sent[0].control_bytes == 2 * 5 * 5 * 2 * 8 * 2  # two values of two numbers, five rounds, ten messages
 
 
-def test_pending_values_do_not_ride_on_rounds_that_use_only_some_edges() -> None:
-    """Do not count such rounds, in which values would not reach every agent in time."""
+def test_pending_values_are_not_carried_by_rounds_that_use_only_some_edges() -> None:
+    """In such rounds values would not reach every agent in time, so they do not count."""
     topology = deepca.topology.path(3)
     x = per_agent(3)[mine(3)]
     network = network_of(topology)
@@ -288,7 +288,7 @@ def test_pending_values_do_not_ride_on_rounds_that_use_only_some_edges() -> None
 
 
 def test_consecutive_runs_over_the_same_network_are_independent() -> None:
-    """Restart tags at iteration 0 while threads may be out of step, and count the traffic of each run alone."""
+    """Tags restart at iteration 0 while threads may be out of step; the traffic of each run is counted separately."""
     topology, A = deepca.topology.path(5), small_problem(5)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
 
@@ -328,7 +328,7 @@ def deepca_of(mixer: FastMix | Gossip) -> Callable[[Operator, Network], Tracked]
 
 
 def test_an_announced_epoch_interrupts_every_kind_of_round_until_it_begins() -> None:
-    """Expect EpochChanged from gossip, mix and reduce until begin, and the new epoch afterwards."""
+    """``gossip``, ``mix`` and ``reduce`` raise EpochChanged until ``begin`` is called."""
     topology = deepca.topology.complete(3)
     network, x = network_of(topology), per_agent(3)[mine(3)]
     network.announce_epoch(2)
@@ -352,7 +352,7 @@ def test_an_announced_epoch_interrupts_every_kind_of_round_until_it_begins() -> 
 
 @pytest.mark.threads(reason="AgentNetwork and its transport")
 def test_an_agent_learns_of_an_epoch_from_its_own_network_and_from_the_hub() -> None:
-    """Expect EpochChanged from the next exchange in both cases."""
+    """In both cases the next exchange raises EpochChanged."""
     topology = deepca.topology.path(2)
     hub = MemoryHub(2, timeout=5.0)
     network = AgentNetwork(topology, 0, hub.transport(0))
@@ -367,7 +367,7 @@ def test_an_agent_learns_of_an_epoch_from_its_own_network_and_from_the_hub() -> 
 
 
 def test_a_new_epoch_drops_pending_values() -> None:
-    """Do not send values of the old epoch any more."""
+    """Values of the old epoch are not sent any more."""
     topology = deepca.topology.path(3)
     network, x = network_of(topology), per_agent(3)[mine(3)]
     pending = network.reduce_later(np.zeros((len(x), 1)), "max")
@@ -382,7 +382,7 @@ def test_a_new_epoch_drops_pending_values() -> None:
 
 
 def test_a_restart_continues_at_the_same_w_and_stays_exact() -> None:
-    """Restart at full accuracy with few rounds per iteration; no accuracy is lost and the invariant holds."""
+    """Restarted at full accuracy with few rounds per iteration, a run loses no accuracy and keeps the invariant."""
     topology = deepca.topology.ring(8)
     stack = spectrum_problem(8, 6, spectrum(6, 2, decay=0.6), 3, heterogeneity=0.8)
     _, U = pooled_answer(stack, 2)
@@ -408,7 +408,7 @@ def test_a_restart_continues_at_the_same_w_and_stays_exact() -> None:
 
 
 def test_the_first_mix_after_a_restart_is_only_as_long_as_the_accuracy_requires() -> None:
-    """Restart early, at a known change of about 1e-3, where mixing to full accuracy would waste rounds."""
+    """An early restart, at a known change of about 1e-3, would waste rounds by mixing to full accuracy."""
     topology = deepca.topology.ring(8)
     network, recorder = network_of(topology), Recorder()
     mixer = FastMix(4)
@@ -428,7 +428,7 @@ def test_the_first_mix_after_a_restart_is_only_as_long_as_the_accuracy_requires(
 
 @pytest.mark.parametrize("announce", [True, False])
 def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
-    """Absorb a loss by reweighting: the agents of Algorithm 1 agree on a wrong result until they restart.
+    """If a loss is absorbed by reweighting, the agents of Algorithm 1 agree on a wrong result until they restart.
 
     With the polar factor they keep rotating slightly, and do not even agree.
     """
@@ -438,7 +438,7 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
 
         def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
             y = super().gossip(x, weights)
-            if self.at[1] == 10 and self._round_made() == 1 and self.epoch == 0:
+            if self.phase_and_iteration[1] == 10 and self._round_made() == 1 and self.epoch == 0:
                 values = everyone(x, 6)
                 y[self.local == 0] += self.topology.gossip_matrix[0, 1] * (values[0] - values[1])
             return y
@@ -463,7 +463,7 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
 
 
 def test_an_epoch_announced_during_a_restart_is_followed() -> None:
-    """Repeat the restart in the newest epoch."""
+    """The restart is repeated in the newest epoch."""
 
     class Restless(Engine):
         def reduce(self, x: Array, op: Op, /) -> Array:
@@ -486,7 +486,7 @@ def test_an_epoch_announced_during_a_restart_is_followed() -> None:
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-8)], ids=["no stop rule", "stop rule"])
 def test_an_epoch_announced_in_the_last_iteration_does_not_escape_from_solve(stop: Tolerance | None) -> None:
-    """Expect a result rather than EpochChanged, although the final reduction is a round like any other."""
+    """The result is returned although the final reduction could raise EpochChanged."""
     topology = deepca.topology.ring(5)
     network = network_of(topology)
     announce = AtIteration(10, lambda: network.announce_epoch(1))
@@ -499,8 +499,8 @@ def test_an_epoch_announced_in_the_last_iteration_does_not_escape_from_solve(sto
 
 @pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
-def test_threads_survive_an_epoch_announced_in_the_last_iteration() -> None:
-    """Announce it before any agent can have left; all restart and obtain a result."""
+def test_threads_restart_if_an_epoch_is_announced_in_the_last_iteration() -> None:
+    """It is announced before any agent can have left, so all restart and obtain a result."""
     hub = MemoryHub(5, timeout=20.0)
     results = run_threads(
         deepca.topology.ring(5),
@@ -517,7 +517,7 @@ def test_threads_survive_an_epoch_announced_in_the_last_iteration() -> None:
 @pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
 def test_threads_restart_together_when_an_epoch_is_announced_from_outside() -> None:
-    """Announce it from another thread; afterwards the result is exact and the invariant holds."""
+    """Another thread announces it; afterwards the result is exact and the invariant holds."""
     topology = deepca.topology.ring(6)
     stack = spectrum_problem(6, 6, spectrum(6, 2, decay=0.6), 3, heterogeneity=0.5)
     _, U = pooled_answer(stack, 2)
@@ -549,7 +549,7 @@ def test_threads_restart_together_when_an_epoch_is_announced_from_outside() -> N
 @pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
 def test_threads_interrupted_in_different_iterations_restart_in_the_same_one() -> None:
-    """Use a path with one round per iteration, whose ends drift apart; all continue from the latest iteration."""
+    """The ends of a path with one round per iteration drift apart; all agents continue from the latest iteration."""
     m = 6
     topology = deepca.topology.path(m)
     stack = spectrum_problem(m, 6, spectrum(6, 2, decay=0.6), 3, heterogeneity=0.05)
@@ -558,7 +558,7 @@ def test_threads_interrupted_in_different_iterations_restart_in_the_same_one() -
     recorders = [Recorder() for _ in range(m)]
 
     def hold() -> None:
-        """Block agent 5 after iteration 10 until agent 0 has made three more."""
+        """Block agent 5 after iteration 10 until agent 0 has made three more iterations."""
         assert ahead.wait(30.0)
         hub.announce_epoch(1)
 
@@ -592,7 +592,7 @@ def test_threads_interrupted_in_different_iterations_restart_in_the_same_one() -
 @pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
-    """Let all other agents time out waiting for agent 2."""
+    """All other agents wait for agent 2 until the timeout."""
     topology = deepca.topology.complete(4)
     seen: dict[int, BaseException] = {}
 
@@ -623,7 +623,7 @@ def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
 @pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_all_silent_agents_are_named() -> None:
-    """Wait for three agents, one of which answers."""
+    """Of three agents that are waited for, only one answers."""
     hub = MemoryHub(4, timeout=0.1)
     hub.transport(2).exchange(Tag(0, "step", 0, 0), {0: Message(np.zeros(1))}, [])
     with raises(PeerTimeout, agent=0, awaited=(1, 3), iteration=0, round_number=0):
@@ -633,7 +633,7 @@ def test_all_silent_agents_are_named() -> None:
 @pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_the_error_of_a_failing_agent_is_raised_and_stops_the_others_at_once() -> None:
-    """Raise the cause, with the agent's index as a note, long before the deadline."""
+    """The cause is raised long before the deadline, with the index of the agent as a note."""
     topology = deepca.topology.ring(5)
     seen: dict[int, BaseException] = {}
 
@@ -663,7 +663,7 @@ def test_the_error_of_a_failing_agent_is_raised_and_stops_the_others_at_once() -
 @pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_an_error_in_one_agent_ends_the_run_of_all() -> None:
-    """Let an observer of one agent raise during solve; its error is the one raised."""
+    """An observer of one agent raises during ``solve``, and this error is the one raised."""
     topology = deepca.topology.path(4)
 
     def fail() -> None:
@@ -696,7 +696,7 @@ class Captured:
 
 @pytest.mark.threads(reason="AgentNetwork")
 def test_messages_are_copies() -> None:
-    """Modify an array after it was sent; the receiver sees the original."""
+    """An array that is modified after it was sent arrives unmodified."""
     transport = Captured()
     network = AgentNetwork(deepca.topology.path(2), 0, transport)
     x, value = np.ones((3, 2)), np.ones(1)
@@ -712,20 +712,20 @@ def test_messages_are_copies() -> None:
 
 @pytest.mark.threads(reason="AgentNetwork")
 def test_an_agent_with_neighbours_needs_a_transport() -> None:
-    """Reject an agent that cannot reach its neighbours."""
+    """Otherwise it could not reach its neighbours."""
     with raises(TopologyError, parameter="transport", agent=1):
         AgentNetwork(deepca.topology.path(3), 1)
 
 
 @pytest.mark.threads(reason="AgentNetwork")
 def test_an_agent_outside_the_network_is_rejected() -> None:
-    """Reject an index that is not in 0 … m − 1."""
+    """Its index must be in 0 … m − 1."""
     with raises(TopologyError, agent=9):
         AgentNetwork(deepca.topology.path(3), 9)
 
 
 @pytest.mark.threads(reason="AgentNetwork")
 def test_results_are_in_the_order_of_agents() -> None:
-    """Return results by agent, whichever finishes first."""
+    """The order does not depend on which agent finishes first."""
     topology = deepca.topology.star(6)
     assert deepca.run_agents(topology, lambda network: network.agent) == list(range(6))

@@ -1,4 +1,4 @@
-"""Compare orthonormal bases, signs and angles with numpy, scipy and definitions."""
+"""Compare orthonormal bases, signs and angles with numpy, scipy and their definitions."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_columns_of_very_different_length_lose_no_accuracy(power: int) -> None:
 
 @pytest.mark.parametrize("factor", [qr, polar])
 @pytest.mark.parametrize("power", [-290, -200, -160, -155, -150, -24, -12, 12, 24, 150, 153, 155, 160, 200, 290])
-def test_the_scale_of_the_data_does_not_matter(power: int, factor: Factor) -> None:
-    """The basis is the same from 1e-290 to 1e290, although squares overflow or underflow."""
+def test_the_basis_does_not_depend_on_the_scale_of_the_data(power: int, factor: Factor) -> None:
+    """It is the same from 1e-290 to 1e290, although squares overflow or underflow."""
     plain = np.random.default_rng(power + 300).standard_normal((3, 20, 4))
     S = plain * 10.0**power
     W, R = factor(S)

@@ -51,7 +51,7 @@ def basis(m: int, d: int = D, k: int = K_COMPONENTS, seed: int = 9) -> Array:
 
 
 def assert_is(A: Operator, expected: list[Array], *, rtol: float = 1e-13) -> None:
-    """Assert that A has these dense matrices: products in both memory orders, single agents, dense, mean."""
+    """Assert that products in both memory orders, single agents, ``dense`` and ``mean`` of A give these matrices."""
     m, d = len(expected), expected[0].shape[0]
     size = max(float(np.abs(E).max()) for E in expected)
     W = basis(m, d)
@@ -92,7 +92,7 @@ KINDS: dict[str, Callable[[int, Array], Any]] = {
 def test_rows_of_every_kind_multiply_like_dense_matrices(
     kind: str, counts: str, form: Form, scale: float | str
 ) -> None:
-    """Rows are dense, sparse or mixed, equal or ragged, kept as rows or turned into covariances, and scaled."""
+    """Rows are dense, sparse or mixed, of equal or different number, kept as rows or as covariances, and scaled."""
     rows = rows_of(COUNTS[counts])
     scales = [1.0 / n for n in COUNTS[counts]] if scale == "per agent" else [float(scale)] * len(rows)
     given_scale: Any = scales if scale == "per agent" else scale
@@ -152,7 +152,7 @@ def symmetric(m: int, d: int = D, seed: int = 4) -> Array:
 
 
 def test_explicit_matrices_multiply_as_given() -> None:
-    """Matrices come as an (m, d, d) stack, a list or an Operator, and may be indefinite."""
+    """Matrices may be given as an (m, d, d) stack, a list or an Operator, and may be indefinite."""
     stack = symmetric(4)
     assert_is(from_matrices(stack), list(stack))
     assert_is(as_operator(stack), list(stack))
@@ -234,7 +234,7 @@ def test_tall_rows_become_covariances_and_wide_rows_are_kept() -> None:
 
 
 def test_covariances_that_do_not_fit_into_memory_are_not_chosen() -> None:
-    """They may take a quarter of the memory; 10 × 50 × 50 × 8 bytes are 200,000."""
+    """They may take a quarter of the free memory; 10 × 50 × 50 × 8 bytes are 200,000."""
     assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000) == "covariance"
     assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000 - 4) == "rows"
 
@@ -247,8 +247,10 @@ def test_covariances_that_do_not_fit_into_memory_are_not_chosen() -> None:
     nnz_per_row=st.integers(1, 50),
     is_sparse=st.booleans(),
 )
-def test_the_choice_is_monotone(n: int, d: int, m: int, more: int, nnz_per_row: int, is_sparse: bool) -> None:
-    """If covariances pay off, they still do with fewer agents, more memory, or more rows."""
+def test_the_choice_of_the_form_is_monotone(
+    n: int, d: int, m: int, more: int, nnz_per_row: int, is_sparse: bool
+) -> None:
+    """If covariances are chosen, they are also chosen with fewer agents, more memory, or more rows."""
     nnz = n * min(nnz_per_row, d) if is_sparse else None
     if choose_form(n, d, m, nnz=nnz, memory=PLENTY) == "covariance":
         assert choose_form(n, d, max(1, m // more), nnz=nnz, memory=PLENTY) == "covariance"

@@ -1,4 +1,4 @@
-"""Compare proven angles with exact covariances of the given doubles, far from zero and with jumps."""
+"""Compare proven angles with those of exact covariances of the given doubles, far from zero and with jumps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[Array], Any]] = {"dense": np.asarray, "csr": sparse.c
 
 
 def rows(seed: int, offset: float, n: int = 48, d: int = 5) -> Array:
-    """Return correlated columns with a clear gap after two, about ``offset`` deviations away from zero."""
+    """Return correlated columns, about ``offset`` deviations away from zero, with a clear gap after two components."""
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
     return np.asarray((rng.standard_normal((n, d)) * np.geomspace(4.0, 0.5, d)) @ Q + offset * rng.uniform(0.3, 1.0, d))
@@ -65,7 +65,7 @@ def proven_and_true(found: Decomposition, A: npt.NDArray[np.longdouble]) -> tupl
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_proven_angle_holds_at_any_distance_from_zero(form: str, kind: str, weighted: bool, scale: bool) -> None:
-    """It also proves the default tolerance, since the given numbers determine the answer."""
+    """It also proves the default tolerance, since the given doubles determine the answer."""
     for power in (0, 3, 8, 12, 15):
         X = rows(power, 10.0**power)
         w = np.random.default_rng(power).uniform(0.2, 4.0, len(X)) if weighted else None
@@ -118,7 +118,7 @@ def test_the_proven_angle_holds_for_blocks_whose_mean_jumps(size: int, kind: str
 
 
 def test_the_proven_angle_holds_for_files_and_memory_maps(tmp_path: Path) -> None:
-    """The estimator gets all rows at once or per agent, in memory or in files."""
+    """The estimator gets all rows at once or by agent, in memory or in files."""
     for power in (0, 6, 12, 15):
         X = rows(power, 10.0**power)
         A = exact_covariance(X)
@@ -149,7 +149,7 @@ def proof_of(pca: DecentralizedPCA) -> Certificate:
 @pytest.mark.parametrize("forgetting", [1.0, 0.5, 1e-3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_proven_angle_holds_for_streams_whose_mean_jumps(kind: str, forgetting: float) -> None:
-    """Calls are up to 1e8 deviations apart; digits that this loses are not claimed."""
+    """Calls are up to 1e8 deviations apart; digits that are lost by this are not claimed."""
     for power in (0, 4, 8):
         rng = np.random.default_rng(power)
         pca = DecentralizedPCA(2, topology="ring", n_agents=3, forgetting=forgetting)
@@ -212,11 +212,11 @@ def test_moments_satisfy_their_own_bounds(kind: str) -> None:
         then = moments(in_blocks(KINDS[kind](X[cut:]), [n - cut]), None if w is None else w[cut:])
         weights = np.ones(n) if w is None else w.copy()
         weights[:cut] *= fade
-        assert_within(first.faded(fade).joined(then), X, weights)
+        assert_within(first.scaled(fade).joined(then), X, weights)
 
 
 def test_moments_stored_by_an_earlier_version_can_be_added_to() -> None:
-    """They have no bounds, and get some when loaded."""
+    """They have no bounds, and get some when they are loaded."""
     X = rows(0, 1e3)
     old = pickle.loads(pickle.dumps(moments(as_source(X[:20], "agent 0"))))
     state = {name: value for name, value in vars(old).items() if "rounding" not in name}
@@ -278,7 +278,7 @@ def test_rounding_bounds_are_passed_on_to_derived_operators() -> None:
 
 
 def test_large_matrices_that_cancel_in_the_mean_are_counted() -> None:
-    """Every agent's products are rounded relative to its own A_j, even if the mean does not show its size."""
+    """The products of an agent are rounded relative to its own A_j, whose size the mean does not show."""
     rng = np.random.default_rng(1)
     d, size = 8, 1e9
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0]

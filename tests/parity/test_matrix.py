@@ -1,4 +1,4 @@
-"""Every method on every kind of network: separate agents, on threads or MPI ranks, match the simulator."""
+"""Test that separate agents, on threads or MPI ranks, match the simulator with every method on every network."""
 
 from __future__ import annotations
 
@@ -51,12 +51,17 @@ MATRIX = [
 
 @pytest.mark.parametrize(("graph", "method"), MATRIX, ids=lambda name: str(name))
 def test_separate_agents_match_the_simulator(graph: str, method: str) -> None:
-    """Iterations, numbers, rounds and bytes are the same, and the pooled answer is proven."""
+    """Iterations, numbers, rounds and bytes are equal, and the pooled answer is proven."""
     place = {**STATIC, **OTHER}[graph]()
     m = place.n_agents
-    unlike = method in EXACT and m > 1  # exact methods tolerate indefinite agents
+    indefinite = method in EXACT and m > 1  # exact methods tolerate indefinite agents
     stack = spectrum_problem(
-        m, D, spectrum(D, K, gap=0.7, decay=0.8), 0, heterogeneity=min(m - 1, 2.0 if unlike else 0.5), indefinite=unlike
+        m,
+        D,
+        spectrum(D, K, gap=0.7, decay=0.8),
+        0,
+        heterogeneity=min(m - 1, 2.0 if indefinite else 0.5),
+        indefinite=indefinite,
     )
     U, A = pooled_answer(stack, K)[1], deepca.operators.from_matrices(stack)
     W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
@@ -71,10 +76,10 @@ def test_separate_agents_match_the_simulator(graph: str, method: str) -> None:
     assert simulated.status.code == apart.status.code == "converged"
     assert max(worst_tangent(U, apart.W), worst_tangent(U, apart.components)) <= 1e-10
     assert len({part.certificate.digest for part in run.parts if part.certificate is not None}) == 1
-    if method in EXACT:  # averages, and all that follows from them, are the same bits everywhere
+    if method in EXACT:  # averages, and all that follows from them, have the same bits everywhere
         assert len({np.ascontiguousarray(W).tobytes() for W in apart.W}) == 1
     if over_mpi() and (graph in OTHER or method.startswith("pairwise")):
-        return  # ranks agree without rounds, so a changing network is in another round
+        return  # ranks reduce without rounds, so a time-varying network is in another round than in the simulator
     assert apart.iterations == simulated.iterations
     np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-9)
     assert_same_traffic(apart.traffic, simulated.traffic, place)

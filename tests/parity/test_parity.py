@@ -1,4 +1,4 @@
-"""The simulator and separate agents (one per thread, or on MPI ranks) give the same numbers, iterations and traffic."""
+"""Test that the simulator and separate agents (threads, MPI ranks) give the same numbers, iterations and traffic."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def compare(topology: Topology, make: Make, *, max_iter: int, stop: StopRule | N
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_separate_agents_match_the_simulator(graph: str, mixer: str, algorithm: str) -> None:
-    """Cover every topology, mixer and algorithm, with a fixed number of iterations and with a stop rule."""
+    """The runs have a fixed number of iterations, or a stop rule."""
     topology = GRAPHS[graph]()
     make = maker(algorithm, MIXERS[mixer](ROUNDS[mixer]), MIXERS[mixer](growing))
     fixed = compare(topology, make, max_iter=9, stop=None)
@@ -108,7 +108,7 @@ def test_separate_agents_match_the_simulator(graph: str, mixer: str, algorithm: 
 def test_separate_agents_match_the_simulator_with_every_weight_rule(
     graph: Callable[[Rule], Topology], rule: Rule, mixer: str
 ) -> None:
-    """Cover the other weight rules with the mixers they allow; FastMix rejects weights that are not PSD."""
+    """Each rule is combined with the mixers that it allows; FastMix rejects weights that are not PSD."""
     topology = graph(rule)
     make = maker("DeEPCA", MIXERS[mixer](5), MIXERS[mixer](5))
     if mixer == "FastMix" and not topology.positive_semidefinite:
@@ -136,7 +136,7 @@ def test_a_stop_rule_ends_both_engines_in_the_same_iteration_before_the_limit() 
     ids=["dense", "csr", "float32"],
 )
 def test_separate_agents_match_the_simulator_on_rows(make_rows: Callable[[Array], Any]) -> None:
-    """Data are kept as rows instead of matrices."""
+    """The operators keep rows instead of matrices."""
     topology = deepca.topology.ring(5)
     rng = np.random.default_rng(0)
     scales = np.array([3.0, 2.0, 1.0, 0.5, 0.3, 0.2])
@@ -148,7 +148,7 @@ def test_separate_agents_match_the_simulator_on_rows(make_rows: Callable[[Array]
 
 
 def test_separate_agents_resume_like_the_simulator() -> None:
-    """Both engines resume from their last states."""
+    """Both resume from their own last states."""
     topology = deepca.topology.star(5)
     A, make = problem(5), maker("DeEPCA", Chebyshev(4), Chebyshev(4))
     first = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=7)
@@ -189,8 +189,8 @@ class Matchings(Mixer):
         return float(0.9**K)
 
 
-def test_rounds_with_their_own_weights_match() -> None:
-    """Pairs change from round to round: three engines give the same numbers, with half the messages of full rounds."""
+def test_rounds_with_their_own_weights_match_the_simulator() -> None:
+    """Pairs change from round to round, and half as many messages are sent as in full rounds."""
     topology = deepca.topology.ring(6)
     make = maker("DeEPCA", Matchings(8), Matchings(8))
     result = compare(topology, make, max_iter=14, stop=None)
@@ -199,8 +199,8 @@ def test_rounds_with_their_own_weights_match() -> None:
     assert result.traffic.rounds == 14 * 8
 
 
-def test_rounds_with_their_own_weights_and_a_stop_rule_match() -> None:
-    """Pending values are carried by full rounds only, in all engines."""
+def test_rounds_with_their_own_weights_and_a_stop_rule_match_the_simulator() -> None:
+    """On all engines, pending values are carried by full rounds only."""
     topology = deepca.topology.ring(6)
     make = maker("DeEPCA", Matchings(9, full_every=3), Matchings(9, full_every=3))
     result = compare(topology, make, max_iter=200, stop=Tolerance(1e-8))
@@ -209,7 +209,7 @@ def test_rounds_with_their_own_weights_and_a_stop_rule_match() -> None:
 
 
 def test_a_stop_rule_works_without_full_rounds() -> None:
-    """The rule must be able to end the run even if no round is a full one."""
+    """No round is a full one, which could carry pending values."""
     topology = deepca.topology.ring(6)
     A, make = problem(6), maker("DeEPCA", Matchings(8), Matchings(8))
     result = deepca.solve(make(A, network_of(topology)), max_iter=400, stop=Tolerance(1e-8))
@@ -218,8 +218,8 @@ def test_a_stop_rule_works_without_full_rounds() -> None:
 
 
 @pytest.mark.threads(reason="AgentNetwork")
-def test_a_lone_agent_needs_no_transport() -> None:
-    """In a network of one agent nothing is sent, and the run matches the simulator."""
+def test_a_single_agent_needs_no_transport() -> None:
+    """In a network of one agent nothing is sent; the run matches the simulator."""
     topology = deepca.topology.complete(1)
     A = problem(1)
     W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=5)

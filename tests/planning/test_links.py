@@ -1,4 +1,4 @@
-"""Links and agents, as objects and in CSV files."""
+"""Test links and agents, as objects and in CSV files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_way_back_may_have_its_own_row(tmp_path: Path) -> None:
     assert links.topology.n_edges == 2
 
 
-def test_comments_spaces_and_order_of_columns(tmp_path: Path) -> None:
+def test_comments_spaces_and_the_order_of_columns_do_not_matter(tmp_path: Path) -> None:
     text = "\ufeff# who\n\nto , jitter_ms, from,mbit_per_s, latency_ms\n # more\nb, 2 ,a, 8,1.5\n"
     links = read_links(_file(tmp_path, text))
     assert links.names == ("b", "a") or links.names == ("a", "b")
@@ -65,7 +65,7 @@ def test_agents_are_ordered_by_appearance_or_by_number(tmp_path: Path) -> None:
     assert numbers == ("1", "2", "10")
 
 
-def test_a_file_of_agents(tmp_path: Path) -> None:
+def test_a_file_of_agents_sets_their_speed_and_uplinks(tmp_path: Path) -> None:
     agents = _file(tmp_path, "agent,slowdown,stall,stall_ms,uplink_mbit_per_s\nc,4,0.5,200,\na,,,,20\n", "agents.csv")
     machines = read_links(_file(tmp_path, TRIANGLE), agents).machines
     assert machines.slowdown.tolist() == [1.0, 1.0, 4.0]
@@ -106,7 +106,7 @@ def test_the_example_can_be_read(tmp_path: Path) -> None:
         (f"{HEADER}\na,b,1,1\nb,a,1,1\na,b,2,2\n", 4, None, "a,b"),
     ],
 )
-def test_errors_in_a_file_of_links_say_where(
+def test_errors_in_a_file_of_links_are_located(
     text: str, line: int | None, column: str | None, value: object, tmp_path: Path
 ) -> None:
     path = _file(tmp_path, text)
@@ -116,7 +116,7 @@ def test_errors_in_a_file_of_links_say_where(
     assert line is None or f"line {line}" in str(caught.value)
 
 
-def test_a_disconnected_network(tmp_path: Path) -> None:
+def test_a_disconnected_network_is_rejected(tmp_path: Path) -> None:
     path = _file(tmp_path, f"{HEADER}\na,b,1,1\nc,d,1,1\n")
     with raises(DisconnectedError, file=str(path), value=2) as caught:
         read_links(path)
@@ -133,7 +133,7 @@ def test_a_disconnected_network(tmp_path: Path) -> None:
         ("slowdown\n2\n", 1, "agent", None),
     ],
 )
-def test_errors_in_a_file_of_agents_say_where(
+def test_errors_in_a_file_of_agents_are_located(
     text: str, line: int, column: str | None, value: object, tmp_path: Path
 ) -> None:
     agents = _file(tmp_path, text, "agents.csv")
@@ -141,7 +141,7 @@ def test_errors_in_a_file_of_agents_say_where(
         read_links(_file(tmp_path, TRIANGLE), agents)
 
 
-def test_missing_and_binary_files(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_rejected(tmp_path: Path) -> None:
     with raises(InvalidInput, file=str(tmp_path / "nowhere.csv")) as caught:
         read_links(tmp_path / "nowhere.csv")
     assert isinstance(caught.value.__context__, FileNotFoundError)
@@ -167,19 +167,19 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
         ({"machines": Machines.of(3)}, 3),
     ],
 )
-def test_invalid_links_raise(given: dict[str, Any], value: object) -> None:
+def test_invalid_links_are_rejected(given: dict[str, Any], value: object) -> None:
     [name] = given
     with raises(InvalidInput, parameter=name, value=value):
         Links.of(tp.ring(4), **given)
 
 
-def test_a_bandwidth_that_is_nan_raises() -> None:
+def test_a_bandwidth_of_nan_is_rejected() -> None:
     with raises(ParameterError, parameter="bandwidth"):
         Links.of(tp.ring(4), bandwidth=np.nan)
 
 
 @pytest.mark.parametrize("given", [{"slowdown": 0.0}, {"stall": 1.1}, {"pause": np.nan}, {"uplink": -1.0}])
-def test_invalid_machines_raise(given: dict[str, float]) -> None:
+def test_invalid_machines_are_rejected(given: dict[str, float]) -> None:
     [name] = given
     with raises(ParameterError, parameter=name):
         Machines.of(3, **given)

@@ -1,4 +1,4 @@
-"""Plans compared with runs on actual data, and their recommendations."""
+"""Compare plans, and their recommendations, with runs on actual data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from deepca.planning import (
 )
 from deepca.planning.inputs import spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.rehearsal import MessageLength, StandIns
+from deepca.planning.rehearsal import MessageLength, SurrogateAgents
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.support.errors import raises
@@ -213,7 +213,7 @@ def test_representing_all_columns_by_fewer_changes_little(graph: str, monkeypatc
         return plan(net, 5, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=300)
 
     whole = made()
-    monkeypatch.setattr(rehearsal, "MOST_COLUMNS", 70 * net.n_agents)
+    monkeypatch.setattr(rehearsal, "MAX_COLUMNS", 70 * net.n_agents)
     fewer = made()
     assert (whole.tried_dim, fewer.tried_dim) == (300, 70)
     assert whole.dim == fewer.dim == 300
@@ -225,10 +225,10 @@ def test_representing_all_columns_by_fewer_changes_little(graph: str, monkeypatc
     assert fewer.preparation == whole.preparation
 
 
-def test_a_shared_matrix_represents_very_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_matrix_can_represent_very_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     values = 0.7 ** np.arange(40.0)
     whole = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
-    monkeypatch.setattr(rehearsal, "MOST_ENTRIES", 0)
+    monkeypatch.setattr(rehearsal, "MAX_ENTRIES", 0)
     alike = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
     for method in METHODS:
         assert alike[method].reaches
@@ -244,7 +244,7 @@ def test_a_long_run_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
         return plan(net, 3, eigenvalues=values, latency=0.03, bandwidth=30e6, methods=["deepca"])["deepca"]
 
     to_the_end = deepca_of()
-    monkeypatch.setattr(rehearsal, "MOST_ITERATIONS", 120)
+    monkeypatch.setattr(rehearsal, "MAX_REHEARSED_ITERATIONS", 120)
     begun = deepca_of()
     assert not to_the_end.extrapolated
     assert to_the_end.iterations > 600
@@ -267,7 +267,7 @@ def test_a_method_that_takes_too_many_iterations_is_not_recommended() -> None:
 
 
 def test_covariance_is_recommended_only_if_allowed() -> None:
-    """On this problem it is the fastest, as predicted and in actual runs."""
+    """On this problem it is the fastest method, both as predicted and in actual runs."""
     measured = _measured("cancer", "ring", 5)
     assert min(measured.seconds, key=lambda method: measured.seconds[method]) == "covariance"
     made = measured.plan
@@ -358,7 +358,7 @@ def test_missing_eigenvalues_are_continued_geometrically() -> None:
 
 def test_stand_ins_have_the_given_spectrum_and_differ_like_samples() -> None:
     values = 0.8 ** np.arange(15.0)
-    few, many = (StandIns.of(values, 3, 200, rows, 0, 15) for rows in (10, 1000))
+    few, many = (SurrogateAgents.of(values, 3, 200, rows, 0, 15) for rows in (10, 1000))
     for agents in (few, many):
         mean = agents.A.mean()
         np.testing.assert_allclose(np.linalg.eigvalsh(mean)[::-1], values, atol=1e-12)
@@ -371,20 +371,20 @@ def test_stand_ins_have_the_given_spectrum_and_differ_like_samples() -> None:
 
 
 @pytest.mark.parametrize("data", ["digits", "cancer", "cancer, scaled", "close"])
-def test_stand_ins_differ_as_much_as_sites_of_real_data(data: str) -> None:
+def test_stand_ins_differ_about_as_much_as_sites_with_real_data(data: str) -> None:
     X, m = _rows(data), 20
     stack = np.stack([B.T @ B / len(B) for B in np.array_split(X - X.mean(axis=0), m)])
     values = np.linalg.eigvalsh(stack.mean(axis=0))[::-1]
-    agents = StandIns.of(np.maximum(values, 0.0), 2, m, len(X) // m, 0, 64)
+    agents = SurrogateAgents.of(np.maximum(values, 0.0), 2, m, len(X) // m, 0, 64)
     there, here = (np.square(A - A.mean(axis=0)).sum() for A in (stack, agents.A.dense()))
     assert 0.5 <= here / there <= 2.0
 
 
 def test_the_start_of_fewer_columns_is_as_far_from_the_answer() -> None:
-    """A random start in d dimensions has k²/d of its squared norm in the leading subspace."""
+    """The leading subspace contains k²/d of the squared norm of a random start in d dimensions."""
     within = []
     for seed in range(40):
-        agents = StandIns.of(1.0 / np.arange(1.0, 5001.0), 2, 3, 100, seed, 64)
+        agents = SurrogateAgents.of(1.0 / np.arange(1.0, 5001.0), 2, 3, 100, seed, 64)
         assert agents.A.d < 1000
         within.append(np.square(agents.U.T @ agents.W0).sum())
     assert np.mean(within) == pytest.approx(4 / 5000, rel=0.4)
@@ -409,7 +409,7 @@ def test_the_meter_counts_what_the_network_counts(name: str, method: str) -> Non
 
 @pytest.mark.parametrize("name", ["erdos-renyi", "star", "path", "hypercube"])
 def test_bytes_of_each_agent_are_those_of_separate_agents(name: str) -> None:
-    """Another engine, with a thread per agent, counts what each agent has sent."""
+    """The engine with a thread per agent counts what each agent has sent."""
     net = GRAPHS[name]()
     m = net.n_agents
     stack = spectrum_problem(m, 10, 0.6 ** np.arange(10.0), seed=1)
@@ -489,12 +489,12 @@ def test_only_messages_with_columns_grow(size: int) -> None:
     ("text", "value"),
     [("30ms", 0.03), ("0.03s", 0.03), ("500us", 5e-4), ("500 µs", 5e-4), (" 2 s ", 2.0), ("0ms", 0.0), ("1e2ns", 1e-7)],
 )
-def test_latencies(text: str, value: float) -> None:
+def test_latencies_are_parsed(text: str, value: float) -> None:
     assert seconds(text) == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize("text", ["30", "ms", "30 m", "-3ms", "1.2.3ms", "30MS", "", "nans", "inf s"])
-def test_invalid_latencies(text: str) -> None:
+def test_invalid_latencies_are_rejected(text: str) -> None:
     with raises(ParameterError, parameter="latency", value=text):
         seconds(text)
 
@@ -513,12 +513,12 @@ def test_invalid_latencies(text: str) -> None:
         ("1.5TB", 12e12),
     ],
 )
-def test_bandwidths(text: str, value: float) -> None:
+def test_bandwidths_are_parsed(text: str, value: float) -> None:
     assert bits_per_second(text) == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize("text", ["30", "30M", "30Mb", "30mb", "0Mbit", "-1Mbit", "fast", "1..2Mbit", ""])
-def test_invalid_bandwidths(text: str) -> None:
+def test_invalid_bandwidths_are_rejected(text: str) -> None:
     with raises(ParameterError, parameter="bandwidth", value=text):
         bits_per_second(text)
 
@@ -549,18 +549,20 @@ def test_invalid_bandwidths(text: str) -> None:
         ({"eigenvalues": np.arange(1.0, 30.0)}, InvalidInput, {"parameter": "eigenvalues", "value": 29}),
     ],
 )
-def test_invalid_arguments_raise(changes: dict[str, Any], error: type[Exception], facts: dict[str, object]) -> None:
+def test_invalid_arguments_are_rejected(
+    changes: dict[str, Any], error: type[Exception], facts: dict[str, object]
+) -> None:
     arguments = {"topology": "ring:6", "n_components": 2, "dim": 20, "latency": "1ms", "bandwidth": "1Gbit", **changes}
     with raises(error, **facts):
         plan(**arguments)
 
 
-def test_the_name_of_a_network_needs_a_number_of_agents() -> None:
+def test_the_name_of_a_network_must_contain_the_number_of_agents() -> None:
     with pytest.raises(TopologyError):
         plan("ring", 2, dim=20, latency="1ms", bandwidth="1Gbit")
 
 
-def test_eigenvalues_from_files(tmp_path: Path) -> None:
+def test_eigenvalues_are_read_from_files(tmp_path: Path) -> None:
     values = np.array([3.0, 1.0, 0.25, 2e-3])
     np.save(tmp_path / "v.npy", values.reshape(2, 2))
     (tmp_path / "lines.txt").write_text("# largest first\n3\n1.0  # the second\n\n0.25\n2e-3\n")
@@ -569,7 +571,7 @@ def test_eigenvalues_from_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_eigenvalues(tmp_path / name), values)
 
 
-def test_files_without_eigenvalues_raise(tmp_path: Path) -> None:
+def test_files_without_eigenvalues_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("three\ntwo\n")
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
     np.save(tmp_path / "names.npy", np.array(["a", "b"]))
@@ -581,7 +583,7 @@ def test_files_without_eigenvalues_raise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", ["digits", "cancer"])
-def test_eigenvalues_of_a_probe_are_those_of_scikit_learn(data: str) -> None:
+def test_eigenvalues_of_a_probe_equal_those_of_scikit_learn(data: str) -> None:
     X = _rows(data)
     values, n = probed_eigenvalues(as_source(X + 100.0, "probe"))
     pooled = PCA(svd_solver="full").fit(X)
@@ -589,13 +591,20 @@ def test_eigenvalues_of_a_probe_are_those_of_scikit_learn(data: str) -> None:
     np.testing.assert_allclose(values, pooled.explained_variance_, atol=1e-9 * pooled.explained_variance_[0])
 
 
-def test_eigenvalues_of_a_scaled_probe() -> None:
+def test_eigenvalues_of_a_scaled_probe_are_those_of_the_correlations() -> None:
     values, _ = probed_eigenvalues(as_source(_rows("cancer"), "probe"), scale=True)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(np.corrcoef(_rows("cancer").T))[::-1], atol=1e-10)
     constant, _ = probed_eigenvalues(as_source(np.array([[1.0, 2.0], [1.0, 4.0]]), "probe"), scale=True)
     np.testing.assert_allclose(constant, [1.0, 0.0], atol=1e-15)
 
 
-def test_a_probe_needs_two_rows() -> None:
+def test_a_probe_needs_at_least_two_rows() -> None:
     with raises(DataError, value=1):
         probed_eigenvalues(as_source(np.ones((1, 3)), "probe"))
+
+
+@pytest.mark.parametrize(("parameter", "value"), [("dim", 10**301), ("dim", 0), ("rows_per_agent", 10**301)])
+def test_sizes_beyond_any_memory_are_rejected(parameter: str, value: int) -> None:
+    with raises(ParameterError, parameter=parameter, value=value):
+        given: dict[str, Any] = {"dim": 20, parameter: value}
+        plan("ring:6", 2, latency="1ms", bandwidth="1Gbit", **given)

@@ -1,4 +1,4 @@
-"""Simulations of networks in time, from Python and from the command line."""
+"""Test simulations of networks in time, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_parts_of_the_time_depend_on_the_links() -> None:
 
 @pytest.mark.parametrize("name", ["torus:3x4", "star:12"])
 def test_a_plan_and_a_simulation_agree_on_a_uniform_network(name: str) -> None:
-    """A plan uses stand-ins instead of Gaussian rows, and omits computing and the preparation."""
+    """A plan uses stand-ins instead of rows, and omits computing and preparation."""
     values, topology = 0.8 ** np.arange(20.0), tp.from_name(name)
     planned = deepca.plan(topology, 3, eigenvalues=values, latency=0.05, bandwidth=1e9, rows_per_agent=400)
     links = Links.of(topology, latency=0.05, bandwidth=1e9)
@@ -140,7 +140,7 @@ def test_covariance_is_tried_on_request_and_never_recommended() -> None:
 
 
 def test_compressed_messages_save_bytes() -> None:
-    """They do so in the iterations; a proof needs full precision."""
+    """They save bytes in the iterations; a proof needs full precision."""
     links = Links.of(tp.ring(5), bandwidth=1e5)
     rows = _sources(_rows(5, d=60))
     plain, coded = (
@@ -165,7 +165,9 @@ def test_compressed_messages_save_bytes() -> None:
         ({"gflops": 0.0}, ParameterError, "gflops", 0.0),
     ],
 )
-def test_invalid_arguments_raise(more: dict[str, Any], error: type[Exception], parameter: str, value: object) -> None:
+def test_invalid_arguments_are_rejected(
+    more: dict[str, Any], error: type[Exception], parameter: str, value: object
+) -> None:
     given = {"n_components": 2, **more}
     with raises(error, parameter=parameter, value=value):
         simulate(_sources(_rows(4)), Links.of(tp.ring(4)), **given)
@@ -279,7 +281,7 @@ def test_a_spectrum_replaces_data(network: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_plotting(network: Path, tmp_path: Path, suffix: str) -> None:
+def test_a_figure_is_written_and_named(network: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new" / f"picture.{suffix}"
     words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov,deepca", "--plot", str(path))
     done = run_cli(*words, "--quiet")
@@ -288,7 +290,7 @@ def test_plotting(network: Path, tmp_path: Path, suffix: str) -> None:
     assert f"Figure: {path}" in done.stdout.replace("\n", "")
 
 
-def test_a_network_that_takes_no_time(tmp_path: Path) -> None:
+def test_a_network_without_latency_takes_no_time(tmp_path: Path) -> None:
     """Names are not interpreted as markup."""
     (tmp_path / "zero.csv").write_text(f'{HEADER}\n[red]a,b,0,inf\nb,"c,d",0,inf\n', encoding="utf-8")
     words = ("simulate", "--network", str(tmp_path / "zero.csv"), "--algorithms", "krylov", "--compute-gflops", "inf")
@@ -378,8 +380,8 @@ def test_the_documented_output_is_correct(tmp_path: Path, monkeypatch: pytest.Mo
     Path("links.csv").write_text(run_cli(*example[:-2]).stdout, encoding="utf-8")
     done = run_cli(*run, "--quiet", columns=90)
     assert done.exit_code == 0, done.stderr
-    printed = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    shown = [line.split() for line in documented.splitlines() if line.strip()]
+    printed = [line.split() for line in done.stdout.splitlines() if line.strip(" ─")]
+    shown = [line.split() for line in documented.splitlines() if line.strip(" ─")]
     for there, here in zip(shown, printed, strict=False):
         assert len(there) == len(here), there
         for word, other in zip(there, here, strict=True):
@@ -388,5 +390,5 @@ def test_the_documented_output_is_correct(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _number(word: str) -> float:
-    """Return the number in a cell of a table; nan, unequal to everything, for other text."""
-    return float(word.replace(",", "")) if re.fullmatch(r"[\d.,]+", word) else math.nan
+    """Return the number in a cell of a table, or NaN for other text."""
+    return float(word.strip("%").replace(",", "")) if re.fullmatch(r"[\d.,]+%?", word) else math.nan

@@ -1,4 +1,4 @@
-"""The timed simulator: the same numbers as without clocks, and times that two independent simulations confirm."""
+"""Test the timed simulator: numbers as without clocks, and times confirmed by two independent simulations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deepca.network.transports import MemoryHub, Message, Tag
 from deepca.network.transports.memory import MemoryTransport
 from deepca.operators import Operator, as_operator, from_rows
 from deepca.planning.clock import Arcs, SimulatedClock
-from deepca.planning.links import SHORTEST_PATIENCE
+from deepca.planning.links import MIN_RETRANSMISSION_TIMEOUT
 from deepca.planning.metered import LinkSpeed, MeteredNetwork
 from deepca.planning.timed import TimedOperator, operations
 from deepca.solver.result import Result
@@ -56,7 +56,7 @@ def _random_links(topology: Topology, seed: int, **more: Any) -> Links:
     return Links.of(topology, **given)
 
 
-def test_pairs_that_meet_wait_only_for_each_other() -> None:
+def test_agents_that_meet_wait_only_for_each_other() -> None:
     """Both agents continue when the later message has arrived; agents that do not meet do not wait."""
     topology = tp.erdos_renyi(9, 0.5, seed=1)
     links = _random_links(topology, 4, bandwidth=np.inf)
@@ -64,7 +64,7 @@ def test_pairs_that_meet_wait_only_for_each_other() -> None:
     timed, plain = TimedNetwork(links), SimulatedNetwork(topology)
     x = np.random.default_rng(0).standard_normal((9, 4, 2))
     pairs = topology.edges[np.random.default_rng(1).integers(len(topology.edges), size=40)]
-    assert np.array_equal(timed.meet(x, pairs, 9), plain.meet(x, pairs, 9))
+    assert np.array_equal(timed.average_pairs(x, pairs, 9), plain.average_pairs(x, pairs, 9))
     assert timed.traffic == plain.traffic
     now = np.zeros(9)
     for i, j in pairs:
@@ -118,8 +118,8 @@ def test_k_rounds_take_k_latencies(graph: str, network: type[TimedNetwork]) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_rounds_made_at_once_take_as_long_as_one_by_one(method: str) -> None:
-    """Bandwidth is low, and values that ride along are part of messages."""
+def test_collapsed_rounds_take_as_long_as_single_rounds(method: str) -> None:
+    """Bandwidth is low, and piggybacked values are part of the messages."""
     topology = tp.erdos_renyi(9, 0.4, seed=2)
     A, W0 = _problem(9)
     links = _random_links(topology, 5, bandwidth=2e4)
@@ -154,7 +154,7 @@ def test_time_is_monotone_in_every_latency() -> None:
 def test_a_tree_sweep_on_a_path_takes_its_longer_half_up_and_each_half_down() -> None:
     topology = tp.path(7)
     there = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0]) / 64.0
-    middle = topology.middle
+    middle = topology.center
     links = Links.of(topology)
     latency = there[np.minimum(links.senders, links.receivers)]
     network = TimedNetwork(Links.of(topology, latency=latency))
@@ -194,7 +194,7 @@ def test_a_straggler_bounds_the_time_from_below(factor: float) -> None:
     assert straggling <= (factor - 1.0) * usual * (1 + 1e-12)
     if factor > 1.0:
         assert straggling > 0.5 * (factor - 1.0) * usual  # most of the time, all waited for agent 4
-        assert int(network.clock.critical().at_agents.argmax()) == 4
+        assert int(network.clock.critical_path().at_agents.argmax()) == 4
 
 
 class _Counting(Operator):
@@ -215,7 +215,7 @@ class _Counting(Operator):
         return self._A.dense()
 
 
-def test_operations_of_rows_and_matrices() -> None:
+def test_the_number_of_operations_depends_on_the_form() -> None:
     rows = [np.ones((n, 6)) for n in (3, 5)]
     assert operations(from_rows(rows, form="rows")).tolist() == [4.0 * 3 * 6, 4.0 * 5 * 6]
     assert operations(from_rows(rows, form="covariance")).tolist() == [2.0 * 36, 2.0 * 36]
@@ -234,7 +234,7 @@ def test_stalls_have_the_given_probability() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_parts_and_critical_path_sum_to_the_time(method: str) -> None:
+def test_parts_and_critical_path_add_up_to_the_time(method: str) -> None:
     topology = tp.erdos_renyi(9, 0.4, seed=4)
     A, W0 = _problem(9)
     machines = Machines.of(9, slowdown=np.linspace(1.0, 3.0, 9), stall=0.1, pause=0.1, uplink=1e6)
@@ -243,7 +243,7 @@ def test_parts_and_critical_path_sum_to_the_time(method: str) -> None:
     clock = network.clock
     np.testing.assert_allclose(clock.parts.sum(axis=1), clock.now, rtol=1e-11)
     assert (clock.parts >= -1e-12).all()
-    chain = clock.critical()
+    chain = clock.critical_path()
     assert chain.on_links.sum() + chain.at_agents.sum() == pytest.approx(clock.elapsed, rel=1e-11)
     assert sum(network.phases.values()) == pytest.approx(clock.elapsed, rel=1e-12)
     assert network.phases["proof"] > 0.0
@@ -253,7 +253,7 @@ def test_parts_and_critical_path_sum_to_the_time(method: str) -> None:
 
 
 def test_losses_are_geometric_and_counted() -> None:
-    """Each of n messages over one line is lost n_i times: n_i has mean p/(1−p) and variance p/(1−p)²."""
+    """The number of losses of each message has mean p/(1−p) and variance p/(1−p)²."""
     n, p = 3000, 0.2
     network = TimedNetwork(Links.of(tp.path(2), latency=0.01, loss=p), seed=3)
     one_way = csr(np.array([[1.0, 0.0], [0.5, 0.5]]))
@@ -263,13 +263,13 @@ def test_losses_are_geometric_and_counted() -> None:
     assert abs(clock.resent - n * p / (1 - p)) <= 4.0 * np.sqrt(n * p) / (1 - p)
     assert clock.resent_bytes == clock.resent * 32
     assert clock.now[0] == 0.0  # the sender does not wait
-    assert clock.now[1] == pytest.approx(0.01 + clock.resent * SHORTEST_PATIENCE, rel=1e-12)
+    assert clock.now[1] == pytest.approx(0.01 + clock.resent * MIN_RETRANSMISSION_TIMEOUT, rel=1e-12)
 
 
 def test_lost_messages_are_sent_again_after_twice_the_round_trip_time() -> None:
     links = Links.of(tp.path(3), latency=[0.1, 0.2, 0.01, 0.02])  # 1→0, 0→1, 2→1, 1→2
     assert links.senders.tolist() == [1, 0, 2, 1]
-    np.testing.assert_allclose(links.patience, [0.6, 0.6, 0.2, 0.2], rtol=1e-14)
+    np.testing.assert_allclose(links.retransmission_timeout, [0.6, 0.6, 0.2, 0.2], rtol=1e-14)
 
 
 def test_times_are_determined_by_the_seed() -> None:
@@ -306,8 +306,8 @@ def test_dropped_messages_cost_time_and_are_detected_and_repaired() -> None:
     assert rounds > 80
     missed = np.array([(base.adjacency.toarray() > 0) & (losing.at(r).toarray() == 0) for r in range(80)])
     waited = network.clock.elapsed - rounds * TAU  # at least the waits of one agent, at most one per round with a loss
-    assert missed.any(axis=2).sum(axis=0).max() * SHORTEST_PATIENCE <= waited * (1 + 1e-12)
-    assert waited <= missed.any(axis=(1, 2)).sum() * SHORTEST_PATIENCE * (1 + 1e-12)
+    assert missed.any(axis=2).sum(axis=0).max() * MIN_RETRANSMISSION_TIMEOUT <= waited * (1 + 1e-12)
+    assert waited <= missed.any(axis=(1, 2)).sum() * MIN_RETRANSMISSION_TIMEOUT * (1 + 1e-12)
 
 
 def test_one_peer_rounds_take_one_latency_each() -> None:
@@ -320,7 +320,7 @@ def test_one_peer_rounds_take_one_latency_each() -> None:
 
 
 def test_a_line_carries_one_message_after_the_other() -> None:
-    """Agent 0 does not wait, and its messages queue: n of them take n times as long, plus one latency."""
+    """Agent 0 does not wait, so its messages queue: n of them take n times as long, plus one latency."""
     network = TimedNetwork(Links.of(tp.path(2), latency=0.5, bandwidth=800.0))
     one_way = csr(np.array([[1.0, 0.0], [0.5, 0.5]]))
     for _ in range(5):
@@ -343,7 +343,7 @@ def test_links_are_parallel_unless_they_share_an_uplink() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("graph", SEVERAL)
 def test_without_bytes_the_time_is_that_of_a_plan(graph: str, method: str) -> None:
-    """Both count one latency per round, except that few agents wait in a round along a tree."""
+    """Both count one latency per round, except that only few agents wait in a round along a tree."""
     topology = GRAPHS[graph]()
     A, W0 = _problem(topology.n_agents)
     timed, planned = TimedNetwork(Links.of(topology, latency=TAU)), MeteredNetwork(topology, LinkSpeed(TAU, 1e300))
@@ -418,7 +418,7 @@ def _events(links: Links, rounds: list[npt.NDArray[np.int64]], nbytes: list[int]
                     departure = max(free, line[arc])
                 else:
                     departure = max(now[j], line[arc])
-                line[arc] = departure + drawn.lost[r][place] * links.patience[arc]
+                line[arc] = departure + drawn.lost[r][place] * links.retransmission_timeout[arc]
                 line[arc] += 8.0 * nbytes[r] / links.bandwidth[arc]
                 delay = links.latency[arc] + links.jitter[arc] * drawn.late[r][place]
                 heapq.heappush(heap, (line[arc] + delay, arc, r, int(links.receivers[arc])))
@@ -531,12 +531,12 @@ def test_separate_agents_with_their_own_clocks_agree(graph: str, method: str) ->
 # --------------------------------------------------------------------------------------------------- invalid input
 
 
-def test_an_operation_over_all_agents_raises() -> None:
+def test_an_operation_over_all_agents_is_rejected() -> None:
     with pytest.raises(MixingError):
         AllReduce()(TimedNetwork(Links.of(tp.ring(4))), np.ones((4, 2)))
 
 
 @pytest.mark.parametrize("gflops", [0.0, -1.0, float("nan")])
-def test_an_invalid_speed_raises(gflops: float) -> None:
+def test_an_invalid_speed_is_rejected(gflops: float) -> None:
     with raises(ParameterError, parameter="gflops"):
         TimedNetwork(Links.of(tp.ring(4)), gflops=gflops)

@@ -1,4 +1,4 @@
-"""Figures show all curves and trials that they are given."""
+"""Test that figures show all curves and trials that they are given."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def trial(i: int, seconds: float) -> Trial:
 
 
 def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: Path) -> None:
-    """There are more trials than colours, one takes no time, and one never converges."""
+    """There are more trials than colours; one takes no time, and one never converges."""
     trials = [trial(i, 1.0 + i) for i in range(9)]
     trials.append(trial(9, 0.0))
     trials.append(replace(trial(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
@@ -98,11 +98,11 @@ def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: P
     assert len({(line.get_color(), line.get_linestyle()) for line in named}) == len(trials)
 
 
-def test_styles_repeat_after_28_curves() -> None:
+def test_the_first_28_curves_have_different_styles() -> None:
     assert len({(style(i)["color"], style(i)["linestyle"]) for i in range(28)}) == 28
 
 
-def test_figures_that_cannot_be_drawn(tmp_path: Path) -> None:
+def test_figures_that_cannot_be_drawn_are_rejected(tmp_path: Path) -> None:
     ring = deepca.topology.ring(3)
     with raises(InvalidInput, parameter="path", file=str(tmp_path / "a.pdf"), value=".pdf"):
         network.draw(ring, tmp_path / "a.pdf")

@@ -1,4 +1,4 @@
-"""Figures, CSV files and verdict pages of the experiments, from synthetic outcomes."""
+"""Test figures, CSV files and verdict pages of the experiments with synthetic outcomes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.figures import study_page, write_curves
+from deepca.reproduction.pages.figures import draw_study_figure, write_curves
 from deepca.reproduction.pages.html import to_html
-from deepca.reproduction.pages.paper_figure import paper_page
+from deepca.reproduction.pages.paper_figure import draw_paper_figure
 from deepca.reproduction.pages.report import Claim, Picture, Report, Table, summary, to_markdown
 from deepca.reproduction.pages.tables import study_table
 from deepca.reproduction.studies import PAPER, STUDIES, Study, base_cell, paper_cells
@@ -31,7 +31,7 @@ GAPS = {"ring": 0.0024, "torus": 0.07, "star": 0.016, "hypercube": 0.17}
 
 
 def outcome(cell: Cell, needs: int | None = None, *, accuracy: float = 1e-8) -> Outcome:
-    """Return a run that decreases linearly to ``accuracy`` in ``needs`` iterations, or stalls if None."""
+    """Return a run whose error falls to ``accuracy`` in ``needs`` iterations, or that stalls if None."""
     t = np.arange(1.0, cell.iterations + 1)
     tangent = np.full(t.size, 0.1) if needs is None else np.maximum(accuracy ** (t / needs), 1e-14)
     rounds = np.cumsum([cell.K + (i // cell.growth if cell.growth else 0) for i in range(cell.iterations)])
@@ -47,7 +47,7 @@ def paper_outcomes(data: str = "a9a") -> dict[Cell, Outcome]:
 
 
 def study_outcomes(study: Study) -> dict[Cell, Outcome]:
-    """Return outcomes of which every seventh stalls and the others need 20 to 49 iterations."""
+    """Return outcomes; every seventh run stalls, and the others need 20 to 49 iterations."""
     made = {}
     for i, cell in enumerate(study.cells(base_cell("a9a", 5, 60))):
         made[cell] = outcome(cell, None if i % 7 == 0 else 20 + i % 30, accuracy=study.accuracy)
@@ -66,21 +66,21 @@ def check_figure(path: Path) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("against", ["iterations", "rounds"])
 def test_paper_page_is_written_as_png_and_svg(tmp_path: Path, against: Literal["iterations", "rounds"]) -> None:
-    paper_page(paper_outcomes(), PAPER["a9a"], 5, draw=0, against=against, path=tmp_path / "new" / "a9a.k5")
+    draw_paper_figure(paper_outcomes(), PAPER["a9a"], 5, draw=0, against=against, path=tmp_path / "new" / "a9a.k5")
     check_figure(tmp_path / "new" / "a9a.k5")
 
 
 def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
     study = STUDIES["rounds"]
     for name in ("one", "two"):
-        study_page(study, study_outcomes(study), tmp_path / name)
+        draw_study_figure(study, study_outcomes(study), tmp_path / name)
     assert check_figure(tmp_path / "one") == check_figure(tmp_path / "two")
 
 
 def test_paper_page_without_its_outcomes_is_refused(tmp_path: Path) -> None:
     for outcomes in ({}, paper_outcomes("a9a")):
         with raises(InvalidInput, parameter="outcomes", value="w8a"):
-            paper_page(outcomes, PAPER["w8a"], 5, draw=0, against="rounds", path=tmp_path / "page")
+            draw_paper_figure(outcomes, PAPER["w8a"], 5, draw=0, against="rounds", path=tmp_path / "page")
 
 
 def test_paper_page_tolerates_runs_that_diverged(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_paper_page_tolerates_runs_that_diverged(tmp_path: Path) -> None:
         cell: replace(run, tan_theta=np.full(run.tan_theta.size, np.nan)) if cell.method == "DePCA" else run
         for cell, run in paper_outcomes().items()
     }
-    paper_page(broken, PAPER["a9a"], 5, draw=0, against="rounds", path=tmp_path / "page")
+    draw_paper_figure(broken, PAPER["a9a"], 5, draw=0, against="rounds", path=tmp_path / "page")
     check_figure(tmp_path / "page")
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES.keys())
 def test_every_study_has_a_page_and_a_table(tmp_path: Path, study: Study) -> None:
     outcomes = study_outcomes(study)
-    study_page(study, outcomes, tmp_path / study.name)
+    draw_study_figure(study, outcomes, tmp_path / study.name)
     check_figure(tmp_path / study.name)
     table = study_table(study, outcomes)
     assert {len(row) for row in table.rows} == {len(table.header)}
@@ -104,15 +104,15 @@ def test_every_study_has_a_page_and_a_table(tmp_path: Path, study: Study) -> Non
 
 @pytest.mark.parametrize("value", ["iterations", "rounds"])
 @pytest.mark.parametrize("needs", [None, 20])
-def test_a_page_for_every_value_whether_all_or_none_converge(tmp_path: Path, value: Any, needs: int | None) -> None:
+def test_every_value_has_a_page_whether_all_or_no_runs_converge(tmp_path: Path, value: Any, needs: int | None) -> None:
     for name in ("topology", "signs"):
         study = replace(STUDIES[name], value=value)
         outcomes = {cell: outcome(cell, needs) for cell in study.cells(base_cell("a9a", 5, 30))}
-        study_page(study, outcomes, tmp_path / name)
+        draw_study_figure(study, outcomes, tmp_path / name)
         check_figure(tmp_path / name)
 
 
-def test_csv_contains_the_curves_of_the_outcomes(tmp_path: Path) -> None:
+def test_the_csv_file_contains_the_curves_of_the_outcomes(tmp_path: Path) -> None:
     outcomes = list(paper_outcomes().values())
     write_curves(outcomes, tmp_path / "curves.csv")
     with (tmp_path / "curves.csv").open(newline="", encoding="utf-8") as file:
@@ -154,7 +154,7 @@ def small_outcomes() -> dict[Cell, Outcome]:
     return {cell: outcome(cell, needs[(cell.graph, cell.K)][cell.draw]) for cell in cells}
 
 
-def test_study_table_by_hand() -> None:
+def test_a_study_table_has_medians_and_numbers_of_failures() -> None:
     table = study_table(SMALL, small_outcomes())
     assert table.header == ("graph", "K = 1", "K = 3")
     assert table.rows == (("ring", "–", "25 (2/3)"), ("paper's graph", "12", "5"))
@@ -178,11 +178,11 @@ def test_study_table_with_draws_as_columns_and_with_none_as_rows() -> None:
 
 def test_study_table_ignores_other_cells_and_refuses_ambiguous_ones() -> None:
     outcomes = small_outcomes()
-    foreign = next(iter(outcomes)).at(K=77)
+    foreign = next(iter(outcomes)).with_fields(K=77)
     some = {cell: run for cell, run in outcomes.items() if (cell.graph, cell.K) != ("paper", 3)}
     table = study_table(SMALL, {**some, foreign: outcome(foreign, 3)})
     assert table.rows == (("ring", "–", "25 (2/3)"), ("paper's graph", "12", ""))
-    other = {cell.at(data="w8a"): run for cell, run in outcomes.items()}
+    other = {cell.with_fields(data="w8a"): run for cell, run in outcomes.items()}
     with raises(InvalidInput, parameter="outcomes", value=2 * len(outcomes)):
         study_table(SMALL, outcomes | other)
     with raises(InvalidInput, parameter="outcomes", value=0):
@@ -194,7 +194,7 @@ def claim(verdict: Literal["holds", "partly", "differs"], text: str = NASTY) -> 
 
 
 def report(folder: Path) -> Report:
-    study_page(SMALL, small_outcomes(), folder / "figures" / "a small study")
+    draw_study_figure(SMALL, small_outcomes(), folder / "figures" / "a small study")
     return Report(
         title=f"Report {NASTY}",
         intro=f"One paragraph {NASTY}\nthat goes on.\n\nAnother one.",
@@ -323,9 +323,9 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on
 
 
 def visit(page: Path, folder: Path) -> tuple[str, list[str], list[str]]:
-    """Open a file in a fresh Chromium: its document, the console lines, and every address it asked for.
+    """Open a file in a new Chromium; return the document, the lines of the console, and every address requested.
 
-    The browser itself looks for updates whatever the flags; what a page asks for has an origin in the log.
+    Whatever its flags, the browser itself requests updates; only requests of a page have an origin in the log.
     """
     log = folder / "net.json"
     flags = (

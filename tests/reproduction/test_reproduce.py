@@ -1,4 +1,4 @@
-"""Cells, the runner, the studies, and the verdicts on real data."""
+"""Test cells, the runner, the studies, and the verdicts on real data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from deepca.cli.app import app
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.reproduction import STUDIES, Cell, DataSource, Outcome, paper_cells, reproduce, run_cells
 from deepca.reproduction import runner as runner_module
-from deepca.reproduction.claims.baseline import ground_of
-from deepca.reproduction.claims.extensions import as_good, by_gossip, compared, judge_extensions
+from deepca.reproduction.claims.baseline import baseline_of
+from deepca.reproduction.claims.extensions import describe_runs, judge_extensions, run_with_gossip, verdict_of_runs
 from deepca.reproduction.claims.paper import claim_cells, judge
 from deepca.reproduction.claims.setting import Setting
 from deepca.reproduction.claims.spectra import pair_error, verdict_of
@@ -53,7 +53,10 @@ CELL = Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100)
 
 
 def test_cells_have_unique_keys() -> None:
-    cells = [CELL, *(CELL.at(**{name: value}) for name, value in (("K", 6), ("draw", 1), ("spread", 2.0), ("k", 4)))]
+    cells = [
+        CELL,
+        *(CELL.with_fields(**{name: value}) for name, value in (("K", 6), ("draw", 1), ("spread", 2.0), ("k", 4))),
+    ]
     assert len({cell.key for cell in cells}) == len(cells)
     assert CELL.key == Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100).key
 
@@ -144,15 +147,15 @@ def _fake(cell: Cell, source: DataSource) -> Outcome:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "compute", _fake)
-    monkeypatch.setattr(runner_module, "edition_of", lambda *_: "0" * 64)
+    monkeypatch.setattr(runner_module, "checksum_of", lambda *_: "0" * 64)
 
 
 @pytest.mark.usefixtures("fake")
 def test_finished_cells_are_stored_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [CELL.at(draw=draw) for draw in range(3)]
+    cells = [CELL.with_fields(draw=draw) for draw in range(3)]
     seen: list[tuple[float, float]] = []
     with pytest.raises(KeyboardInterrupt):
-        run_cells([*cells, CELL.at(draw=99, iterations=1)], DataSource(), tmp_path, jobs=1)
+        run_cells([*cells, CELL.with_fields(draw=99, iterations=1)], DataSource(), tmp_path, jobs=1)
     monkeypatch.setattr(runner_module, "compute", lambda *_: pytest.fail("ran again"))
     found = run_cells(cells, DataSource(), tmp_path, jobs=1, progress=lambda done, total: seen.append((done, total)))
     assert list(found) == cells
@@ -173,7 +176,7 @@ class TestRealData:
     pytestmark = needs_data
 
     def test_the_partition_is_that_of_the_paper(self, source: DataSource) -> None:
-        """``A_j`` is the sum of v vᵀ over 600 rows in file order, from an independent reading."""
+        """``A_j`` is the sum of v vᵀ over 600 rows in file order, read independently."""
         from sklearn.datasets import load_svmlight_file
 
         X = load_svmlight_file(str(DATA / "a9a.bz2"), n_features=123)[0][:30000].toarray()
@@ -196,7 +199,7 @@ class TestRealData:
         assert np.linalg.eigvalsh(wide.dense())[:, 0].min() < -1.0
 
     def test_a_cell_equals_a_run_built_by_hand(self, source: DataSource) -> None:
-        outcome = compute(CELL.at(iterations=30, draw=1), source)
+        outcome = compute(CELL.with_fields(iterations=30, draw=1), source)
         A = operator_of(source, "a9a", 50, 600, "file")
         U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :5]
         trace = deepca.solver.observers.Trace(U=U)
@@ -228,7 +231,7 @@ class TestRealData:
         setting = Setting("a9a", 5, 1, source)
         values = pooled_of(source, "a9a", 50, 600).values
         assert setting.iterations(5) == int(np.ceil(np.log(1e-11) / np.log(values[5] / values[4]))) + 10
-        assert Setting("a9a", 5, 1, source, limit=50).iterations(5) == 50
+        assert Setting("a9a", 5, 1, source, max_iterations=50).iterations(5) == 50
 
 
 @pytest.fixture(scope="session")
@@ -263,22 +266,22 @@ class TestVerdicts:
         base = next(cell for cell in outcomes if cell.method == "CPCA" and cell.k == 5 and cell.draw == 0)
         for K in (5, 10):
             for accuracy in (1e-6, 1e-10):
-                tracked = outcomes[base.at(method="DeEPCA", K=K)].iterations_to(accuracy)
+                tracked = outcomes[base.with_fields(method="DeEPCA", K=K)].iterations_to(accuracy)
                 pooled = outcomes[base].iterations_to(accuracy)
                 assert tracked is not None
                 assert pooled is not None
                 assert abs(tracked - pooled) <= 2
-        assert self._claim(found, "as fast as centralised")["verdict"] == "holds"
+        assert self._claim(found, "as fast as centralized")["verdict"] == "holds"
 
     def test_depca_stalls_where_it_should(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         out, found = reproduced
         outcomes = self._outcomes(out)
         base = next(cell for cell in outcomes if cell.method == "CPCA" and cell.k == 5 and cell.draw == 0)
-        assert 1e-5 < outcomes[base.at(method="DePCA", K=5)].plateau < 1e-2
-        assert 1e-8 < outcomes[base.at(method="DePCA", K=10)].plateau < 1e-4
+        assert 1e-5 < outcomes[base.with_fields(method="DePCA", K=5)].plateau < 1e-2
+        assert 1e-8 < outcomes[base.with_fields(method="DePCA", K=10)].plateau < 1e-4
         assert self._claim(found, "without growing K")["verdict"] == "holds"
 
-    def test_the_other_verdicts_of_the_page(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+    def test_the_other_verdicts_of_the_page_are_as_expected(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         _, found = reproduced
         verdicts = {
             "does not depend on the accuracy": "holds",
@@ -344,7 +347,7 @@ class TestVerdicts:
 def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_path: Path, source: DataSource) -> None:
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
-    setting = Setting("a9a", k, 1, source, limit=iterations)
+    setting = Setting("a9a", k, 1, source, max_iterations=iterations)
     curve = [0.5 * 0.99**t for t in range(iterations)]
     outcomes = {cell: _outcome(cell, curve[: cell.iterations]) for cell in claim_cells(setting)}
     (claim,) = judge(setting, outcomes)
@@ -352,7 +355,7 @@ def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_pat
 
 
 def test_a_claim_can_fail(source: DataSource) -> None:
-    """Where tracked runs stall and untracked ones do not, the page says so."""
+    """The page reports it if tracked runs stall and untracked ones do not."""
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
     setting = Setting("a9a", 5, 1, source)
@@ -373,23 +376,23 @@ def test_nan_vectors_count_as_errors() -> None:
 def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: DataSource) -> None:
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
-    (claim,) = judge_extensions(Setting("a9a", 5, 1, source, limit=30))
+    (claim,) = judge_extensions(Setting("a9a", 5, 1, source, max_iterations=30))
     assert claim.verdict == "not judged"
-    ground = ground_of(Setting("a9a", 5, 1, source))
+    ground = baseline_of(Setting("a9a", 5, 1, source))
     far, near = directed.ring(50), directed.exponential(50)
-    runs = by_gossip(ground, [far, near])  # five rounds on a ring that goes one way are far too few
+    runs = run_with_gossip(ground, [far, near])  # five rounds on a directed ring are far too few
     assert runs[far.name].iterations is None
-    assert as_good(ground, runs) == "partly"
-    assert as_good(ground, {"far": runs[far.name]}) == "differs"
-    assert as_good(ground, {"near": runs[near.name]}) == "holds"
+    assert verdict_of_runs(ground, runs) == "partly"
+    assert verdict_of_runs(ground, {"far": runs[far.name]}) == "differs"
+    assert verdict_of_runs(ground, {"near": runs[near.name]}) == "holds"
     assert [verdict_of(*errors) for errors in ((1e-11, 0.0), (1e-9, 0.0), (1e-9, float("nan")))] == [
         "holds",
         "partly",
         "differs",
     ]
-    assert "directed-ring(50): not reached" in compared(ground, runs)
-    slow = replace(runs[near.name], iterations=2 * (ground.static.iterations or 0))
-    assert as_good(ground, {"near": slow}) == "partly"
+    assert "directed-ring(50): not reached" in describe_runs(ground, runs)
+    slow = replace(runs[near.name], iterations=2 * (ground.paper_run.iterations or 0))
+    assert verdict_of_runs(ground, {"near": slow}) == "partly"
 
 
 @pytest.mark.parametrize(
@@ -405,7 +408,7 @@ def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source
         (("a9a", "--data", "nowhere"), "nowhere"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
+def test_mistakes_are_reported_in_one_line_with_exit_code_2(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

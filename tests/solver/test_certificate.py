@@ -1,4 +1,4 @@
-"""Certificates expose wrong answers on which all agents agree to 1e-12."""
+"""Test that certificates detect wrong answers on which all agents agree to 1e-12."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ def unheard(network: Network, x: Array, y: Array) -> Array:
 
 
 class Lossy(Stepwise):
-    """In iteration 2 agent 0 misses its neighbour's first message and puts its own value in its place."""
+    """In iteration 2 agent 0 misses the first message of a neighbour and uses its own value instead."""
 
     reliable = False
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         y = super().gossip(x, weights)
-        if self.at == ("step", 2) and not getattr(self, "lost", False):
+        if self.phase_and_iteration == ("step", 2) and not getattr(self, "lost", False):
             self.lost = True
             y = unheard(self, x, y)
         return y
 
 
 class LossyAgent(AgentNetwork):
-    """The same fault in a network of one agent among several."""
+    """The same fault in the network of a single agent."""
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         received = super().exchange(message, receivers, sources)
-        if self.agent == 0 and self.at == ("step", 2) and not getattr(self, "lost", False):
+        if self.agent == 0 and self.phase_and_iteration == ("step", 2) and not getattr(self, "lost", False):
             self.lost = True
             received[1] = replace(received[1], payload=message.payload)
         return received
@@ -102,7 +102,7 @@ def run_lossy(kind: str, stack: Array, how: Orthonormalise, **options: Any) -> t
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_lost_message_absorbed_by_reweighting_is_detected(kind: str) -> None:
-    """All agree to 1e-12 on a wrong subspace; the fresh average contradicts them."""
+    """All agents agree to 1e-12 on a wrong subspace, but the fresh average contradicts them."""
     stack, U = problem()
     results, W = run_lossy(kind, stack, qr, max_iter=300)
     assert np.ptp(W, axis=0).max() <= 1e-12
@@ -118,7 +118,7 @@ def test_a_lost_message_absorbed_by_reweighting_is_detected(kind: str) -> None:
 @pytest.mark.parametrize("how", [qr, polar])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_tracking_restarts_after_a_lost_message_if_there_is_a_tolerance(kind: str, how: Orthonormalise) -> None:
-    """Tracking restarts on its own, and the answer is right."""
+    """The answer is then right."""
     stack, U = problem()
     results, W = run_lossy(kind, stack, how, max_iter=400, stop=Tolerance(1e-10))
     assert worst_tangent(U, W) <= 1e-10
@@ -164,19 +164,19 @@ def test_losing_an_agent_without_a_restart_is_detected_and_repaired(kind: str) -
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_eigenvectors_two_to_k_plus_one_are_not_the_top(kind: str) -> None:
-    """The residual is zero and all agents agree to the last bit, but a larger eigenvalue lies outside."""
+    """The residual is zero and all agents have the same bits, but a larger eigenvalue lies outside the subspace."""
     stack, _ = problem()
     values, vectors = pooled_answer(stack, K + 1)
     for certificate, _ in certified(kind, PLACE, stack, vectors[:, 1:], tol=1e-12):
         assert certificate.residual <= 1e-11
-        assert certificate.missed
+        assert certificate.larger_outside
         assert not certificate.proves(1e-3)
         assert certificate.next_eigenvalue == pytest.approx(values[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_start_orthogonal_to_the_top_ends_as_not_top(kind: str) -> None:
-    """Features do not mix here: power iterations never find directions that are missing in W⁰."""
+    """Features do not mix here, so power iterations never find directions that are missing in W⁰."""
     values = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.5])
     stack = np.stack([np.diag(values)] * 4)
     W0 = np.eye(6)[:, 1:3]
@@ -195,7 +195,7 @@ def test_a_start_orthogonal_to_the_top_ends_as_not_top(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_agent_with_a_stale_operator_is_detected(kind: str) -> None:
-    """Agent 2 computed with yesterday's rows: all agree to 1e-12, and the check against today's rows fails."""
+    """Agent 2 computed with yesterday's rows: all agents agree to 1e-12, but the check against today's rows fails."""
     stack, U = problem()
     stale = stack.copy()
     stale[2] = 0.7 * stack[2] + 0.3 * np.roll(np.roll(stack[2], 1, axis=0), 1, axis=1)
@@ -216,7 +216,7 @@ def test_an_agent_with_a_stale_operator_is_detected(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_permanently_broken_averaging_is_detected_by_a_number_with_a_known_mean(kind: str) -> None:
-    """Agent 0 never hears agent 1 and uses its own value instead: fresh averages are as wrong as tracked ones."""
+    """Agent 0 never receives messages of agent 1: fresh averages are as wrong as tracked ones."""
 
     class Deaf(Stepwise):
         reliable = False
@@ -255,7 +255,7 @@ def test_permanently_broken_averaging_is_detected_by_a_number_with_a_known_mean(
 
 
 def test_nothing_is_proven_if_messages_are_lost_while_probes_are_averaged() -> None:
-    """Every fresh average can go wrong on its own: here that of A_j X is right and those of the probes are not."""
+    """Any fresh average can be wrong: here that of A_j X is right, and those of the probes are not."""
 
     class LateLoss(Stepwise):
         reliable = False
@@ -284,7 +284,7 @@ def test_nothing_is_proven_if_messages_are_lost_while_probes_are_averaged() -> N
 @pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 @pytest.mark.parametrize("error", [1e-2, 1e-5, 1e-9, 0.0])
 def test_the_bound_holds_and_is_not_far_from_the_truth(graph: str, error: float) -> None:
-    """Compare with scipy for subspaces rotated by a known angle and gaps from wide to narrow."""
+    """It is compared with scipy for subspaces rotated by a known angle, and for wide to narrow gaps."""
     place = {"ring": deepca.topology.ring, "star": deepca.topology.star, "complete": deepca.topology.complete}[graph](M)
     for seed, gap in enumerate((0.9, 0.5, 0.1, 0.01)):
         stack = spectrum_problem(M, D, spectrum(D, K, gap=1.0 - gap, decay=0.8), seed, heterogeneity=0.6)
@@ -295,12 +295,12 @@ def test_the_bound_holds_and_is_not_far_from_the_truth(graph: str, error: float)
         ((certificate, _),) = certified(ENGINES[0], place, stack, X, tol=1e-12)
         assert true <= certificate.angle
         if certificate.resolved and error > 0.0:
-            assert certificate.angle <= 3.0 * true / gap + 1e-10  # the residual cannot tell which eigenvalues mix
+            assert certificate.angle <= 3.0 * true / gap + 1e-10  # the residual does not show which eigenvalues mix
 
 
 @pytest.mark.threads(reason="one AgentNetwork, alone")
 def test_probes_estimate_eigenvalues_from_below_and_bound_them_from_above() -> None:
-    """Compare with scipy for many spectra and every number of products; the bound must hold each time."""
+    """They are compared with scipy for many spectra and any number of products."""
     network = AgentNetwork(deepca.topology.complete(1), 0)
     looked = 0
     for seed in range(30):
@@ -325,7 +325,7 @@ def test_probes_estimate_eigenvalues_from_below_and_bound_them_from_above() -> N
 
 @pytest.mark.threads(reason="one AgentNetwork, alone")
 def test_the_bound_fails_no_more_often_than_stated() -> None:
-    """Count failures of both kinds of bound over many starts, with a probability large enough to be seen."""
+    """Failures of both kinds of bound are counted over many starts, with a stated probability that is large enough."""
     network, failure, starts = AgentNetwork(deepca.topology.complete(1), 0), 0.3, 100
     rng = np.random.default_rng(0)
     for values in (np.linspace(1.0, 0.0, 60), 0.9 ** np.arange(60.0), np.r_[1.0, np.linspace(0.9, 0.1, 59)]):
@@ -338,16 +338,16 @@ def test_the_bound_fails_no_more_often_than_stated() -> None:
             for q, (found, _) in zip(range(5), probe(A, X, network, seed=seed, accuracy=1e-15), strict=False):
                 if found.exact:
                     break
-                two = np.array([found.bound_beforehand(failure), found.bound_afterwards(failure)])
+                two = np.array([found.bound_a_priori(failure), found.bound_a_posteriori(failure)])
                 wrong[q] += two < 1.0 - 1e-12
-                better += bool(found.bound_afterwards(1e-6) < found.bound_beforehand(1e-6))
+                better += bool(found.bound_a_posteriori(1e-6) < found.bound_a_priori(1e-6))
         assert (wrong <= (failure + 3.0 * np.sqrt(failure / starts)) * starts).all()
         assert better > 2 * starts  # most of the time
 
 
 @pytest.mark.threads(reason="one AgentNetwork, alone")
 def test_a_failure_probability_of_one_half_is_not_exceeded() -> None:
-    """The bound fails in at most half of many draws, since the stated probability is an upper bound."""
+    """The stated probability is an upper bound on how often the bound fails."""
     network = AgentNetwork(deepca.topology.complete(1), 0)
     values = np.r_[1.0, np.full(399, 0.5)]
     A, X = from_matrices(np.diag(np.r_[2.0, values])), np.eye(401)[:, :1]
@@ -431,7 +431,7 @@ def test_rounds_of_the_certificate_are_counted_separately() -> None:
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_a_single_agent_and_all_components_can_be_certified(k: int) -> None:
-    """With k = d nothing lies outside that could be missed."""
+    """With k = d no eigenvalue lies outside that could be missed."""
     A = np.diag([4.0, 3.0, 2.0, 1.0])
     result = solve(
         deepca.CPCA(A, deepca.operators.linalg.random_orthonormal(4, k, seed=0)), max_iter=300, stop=Tolerance(1e-9)
@@ -453,7 +453,7 @@ def test_scaling_the_data_does_not_change_the_certificate(scale: float) -> None:
 
 
 def test_a_nearly_flat_spectrum_is_not_considered_exhausted() -> None:
-    """λ = 1 + 2e-11, 1 + 1e-11, 1, 1, …, started at the second: after one product only rounding is new."""
+    """λ = 1 + 2e-11, 1 + 1e-11, 1, 1, …, started at the second: after one product only rounding adds directions."""
     d, m, tiny = 50, 4, 2e-11
     A = np.eye(d)
     A[0, 0] += tiny
@@ -476,7 +476,7 @@ def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
 
         def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
             y = super().gossip(x, weights)
-            if self.at[1] >= 5:
+            if self.phase_and_iteration[1] >= 5:
                 y[self.local == 2] = 0.0
             return y
 
@@ -495,7 +495,7 @@ def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
 @pytest.mark.parametrize("place", [PLACE, deepca.topology.ring(9), deepca.topology.star(7)], ids=lambda p: p.name)
 @pytest.mark.parametrize("error", [0.0, 1e-6, 1e-3])
 def test_averages_by_gossip_prove_what_exact_averages_prove(place: Topology, error: float) -> None:
-    """Where messages may get lost, averages are gossiped and their error measured; the bound holds and is as tight."""
+    """Where messages may get lost, averages are gossiped and their error is measured; the bound is as tight."""
     stack = spectrum_problem(place.n_agents, D, spectrum(D, K), 3, 0.5)
     _, U = pooled_answer(stack, K)
     X = np.linalg.qr(U + error * np.random.default_rng(0).standard_normal(U.shape))[0]
@@ -518,7 +518,7 @@ def scipy_values(stack: Array, X: Array) -> Array:
 
 @pytest.mark.parametrize("seed", law_seeds(40))
 def test_bounds_on_leading_parts_hold_for_any_subspace(seed: int) -> None:
-    """The bounds also hold for columns that are not principal components, or are in another order."""
+    """They also hold for columns that are not principal components, or are in another order."""
     rng = np.random.default_rng(seed)
     d, k = 4 + seed % 3, 3
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]

@@ -1,4 +1,4 @@
-"""Variances below the rounding of the largest are found from the rows, and never reported as known unless proven."""
+"""Test that variances below the rounding of the largest are found from the rows, and only known if proven."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def assert_as_pooled(values: Array, vectors: Array, sigma: Any, V: Any, proof: d
 
 @pytest.mark.parametrize("seed", law_seeds(6))
 def test_all_components_of_rows_with_a_steep_spectrum_are_found(seed: int) -> None:
-    """With k = d: three rotated columns over four agents."""
+    """Here k = d: three rotated columns over four agents."""
     X = graded_rows(60, STEEP, seed)
     pca = DecentralizedPCA(None, n_agents=4).fit(X)
     sigma, V = long_svd(centred(X))
@@ -114,7 +114,7 @@ def test_every_method_finds_small_variances(algorithm: str) -> None:
 
 @pytest.mark.parametrize("form", ["scaled", "weighted", "file", "share"])
 def test_small_variances_are_found_however_the_rows_are_given(form: str, tmp_path: Path) -> None:
-    """Cover scaling, weights, rows read again from a file, and a small share of the variance."""
+    """Rows may be scaled, weighted, or read again from a file, and a small share of the variance may be requested."""
     X, w = graded_rows(60, STEEP, 3), np.random.default_rng(3).uniform(0.5, 2.0, 60)
     L, W = X.astype(np.longdouble), np.ones(60, dtype=np.longdouble)
     pca = DecentralizedPCA(0.999999 if form == "share" else None, n_agents=4, scale=form == "scaled")
@@ -151,7 +151,7 @@ def test_variances_of_exactly_zero_are_reported_as_zero() -> None:
 
 @pytest.mark.parametrize("smallest", [3e-15, 1e-18, 1e-40])
 def test_variances_below_the_rounding_of_the_rows_are_bounded_not_zero(smallest: float) -> None:
-    """The third variance is below the rounding of the rows: the certificate has a bound instead of its value."""
+    """The certificate has a bound on the third variance, which is below the rounding of the rows."""
     X = np.random.default_rng(0).standard_normal((60, 3)) * [1.0, 1e-3, smallest]
     pca = DecentralizedPCA(None, n_agents=4).fit(X)
     sigma, _ = long_svd(centred(X))
@@ -160,7 +160,7 @@ def test_variances_below_the_rounding_of_the_rows_are_bounded_not_zero(smallest:
     assert pca.result_.status.code == "rank_deficient"
     assert proof.bound > 0.0
     assert pca.model_.n_known == 2
-    assert 0.0 < float(sigma[2]) ** 2 / 59 <= proof.at_most(3) <= 1e-20 * proof.scale
+    assert 0.0 < float(sigma[2]) ** 2 / 59 <= proof.eigenvalue_bound(3) <= 1e-20 * proof.scale
     few = DecentralizedPCA(None, n_agents=2).fit(X[:3] * [1.0, 1.0, 1e12])  # three rows have exactly two directions
     assert few.result_.status.code == "rank_deficient"
     assert few.model_.n_known == 3
@@ -194,7 +194,7 @@ def test_columns_found_twice_are_not_counted_as_independent() -> None:
 
 
 def test_rows_too_small_to_deflate_are_reported_as_underflow() -> None:
-    """The advice must not be to pass the rows, which were passed."""
+    """The advice must not be to pass the rows, since they were passed."""
     X = 1e-142 * graded_rows(60, [1e7, 1.0, 0.5], 0)
     with pytest.warns(ConvergenceWarning):
         pca = DecentralizedPCA(None, n_agents=4).fit(X)
@@ -213,12 +213,12 @@ def test_converged_requires_accurate_variances_where_nothing_lies_outside(seed: 
     exact = np.square(sigma).astype(np.float64) / 59
     off = np.abs(pca.explained_variance_ / exact - 1.0)
     assert pca.result_.certificate is not None
-    assert (off <= max(1e-6, pca.result_.certificate.smallest_off)).all()
+    assert (off <= max(1e-6, pca.result_.certificate.smallest_relative_error)).all()
     if pca.result_.status.code == "converged":
         assert off.max() <= 1e-6
     else:
         assert pca.result_.status.code == "rounding_floor"
-        assert pca.result_.certificate.smallest_off > 1e-6
+        assert pca.result_.certificate.smallest_relative_error > 1e-6
 
 
 def test_columns_with_a_proven_bound_are_kept() -> None:
@@ -240,11 +240,11 @@ def test_columns_with_a_proven_bound_are_kept() -> None:
         for p in range(1, d):
             if np.isfinite(proof.leading(p)):
                 assert tangent_of(V[:, :p], pca.components_[:p].T) <= proof.leading(p), (seed, p)
-    assert kept > 0  # otherwise the test would show nothing
+    assert kept > 0  # otherwise the test would be vacuous
 
 
 def test_flat_spectra_cost_no_extra_pass() -> None:
-    """There is no further run, and no further pass over the rows."""
+    """There is no additional run, and no additional pass over the rows."""
     passes: list[int] = []
     X = graded_rows(60, [3.0, 2.0, 1.0], 1)
 
@@ -262,7 +262,7 @@ def test_flat_spectra_cost_no_extra_pass() -> None:
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 3.0, 30.0, 300.0, 1e6])
 def test_rounding_beyond_the_rank_is_not_reported_as_zero(offset: float, scale: bool) -> None:
-    """Rows lie on a line up to rounding: variances are known or bounded, and never simply zero."""
+    """If rows lie on a line up to rounding, variances are known or bounded, but not zero."""
     rng = np.random.default_rng(4)
     X = np.outer(rng.standard_normal(12), [1.0, 0.7, -0.4, 0.2]) + offset * np.array([0.3, -0.7, 1.9, 1.1])
     pca = DecentralizedPCA(3, n_agents=3, scale=scale).fit(X)
@@ -281,7 +281,7 @@ def test_rounding_beyond_the_rank_is_not_reported_as_zero(offset: float, scale: 
         assert known == 1
     np.testing.assert_allclose(pca.explained_variance_[:known], exact[:known], rtol=1e-2)
     for r in range(known, 3):
-        assert exact[r] <= proof.at_most(r + 1) <= 1e-10 * exact[0]
+        assert exact[r] <= proof.eigenvalue_bound(r + 1) <= 1e-10 * exact[0]
 
 
 # ------------------------------------------------------------------------------------------- covariances without rows
@@ -329,7 +329,7 @@ def test_small_variances_are_unknown_after_partial_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", law_seeds(20))
 def test_only_accurate_variances_count_as_known(seed: int) -> None:
-    """Variances so little above rounding that two of their digits are wrong do not count."""
+    """Variances whose second digit is wrong, because they are close to rounding, do not count."""
     X = graded_rows(60, [2e5, 1.0, 5e-3], seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -342,7 +342,7 @@ def test_only_accurate_variances_count_as_known(seed: int) -> None:
     assert any(issubclass(one.category, ConvergenceWarning) for one in caught) == (known < 3)
     assert pca.result_.certificate is not None
     for i in range(known, 3):
-        assert pca.result_.certificate.at_most(i + 1) * 60 / 59 >= exact[i]
+        assert pca.result_.certificate.eigenvalue_bound(i + 1) * 60 / 59 >= exact[i]
 
 
 def test_the_proven_angle_is_not_trivial_where_nothing_lies_outside() -> None:
@@ -350,8 +350,8 @@ def test_the_proven_angle_is_not_trivial_where_nothing_lies_outside() -> None:
     pca = DecentralizedPCA(None, n_agents=4).fit(graded_rows(60, STEEP, 0))
     proof = pca.result_.certificate
     assert proof is not None
-    assert 0.0 < proof.worst_part == proof.proven_angle
-    assert summary(pca.model_)["certificate"]["tan_theta"] == proof.worst_part
+    assert 0.0 < proof.worst_leading_angle == proof.proven_angle
+    assert summary(pca.model_)["certificate"]["tan_theta"] == proof.worst_leading_angle
 
 
 def test_few_rows_in_a_stream_are_rank_deficient() -> None:
@@ -383,7 +383,7 @@ def test_every_leading_part_of_explicit_matrices_has_a_bound(k: int) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "prepared"])
 def test_deflated_rows_match_extended_precision(kind: str) -> None:
-    """Compare ``without`` and ``gram`` with extended precision."""
+    """Both ``without`` and ``gram`` are checked."""
     X = graded_rows(40, STEEP, 2)
     V = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 1)))[0]
     parts = np.array_split(X, 4)
@@ -392,13 +392,13 @@ def test_deflated_rows_match_extended_precision(kind: str) -> None:
     L = X.astype(np.longdouble)
     rest = L - (L @ V) @ V.T
     close = 1e-14 * float((rest**2).sum())
-    np.testing.assert_allclose(A.without(V).mean() * 4.0, (rest.T @ rest).astype(np.float64), atol=close)
+    np.testing.assert_allclose(A.deflated(V).mean() * 4.0, (rest.T @ rest).astype(np.float64), atol=close)
     true = ((L @ V).T @ (L @ V)).astype(np.float64)
     np.testing.assert_allclose(A.gram(V).sum(axis=0), true, rtol=1e-13)
 
 
 def test_axes_of_columns_of_different_length_stay_accurate() -> None:
-    """Short columns keep their digits, which the eigenvectors of the Gram matrix would lose."""
+    """Short columns keep their accuracy, which the eigenvectors of the Gram matrix would lose."""
     rng = np.random.default_rng(0)
     U = np.linalg.qr(rng.standard_normal((30, 4)))[0]
     lengths = np.array([1.0, 1e-6, 1e-12, 1e-14])

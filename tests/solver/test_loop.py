@@ -1,4 +1,4 @@
-"""The loop: iterations, resuming, stopping by agreement, status and advice, eigenvalues."""
+"""Test the loop: iterations, resuming, stopping by agreement, status and advice, and eigenvalues."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_resuming_equals_an_uninterrupted_run(name: str) -> None:
         np.testing.assert_array_equal(getattr(second.state, field.name), getattr(whole.state, field.name))
 
 
-def test_resuming_after_a_stop_rule_has_ended_the_run() -> None:
-    """A converged run resumes with a finer tolerance and needs fewer iterations than from the start."""
+def test_a_converged_run_can_be_resumed_with_a_smaller_tolerance() -> None:
+    """It takes fewer iterations than a run from the start."""
     stack = stack_of()
     _, U = pooled_answer(stack, K_COMPONENTS)
     net = network()
@@ -124,7 +124,7 @@ def test_init_accepts_another_start() -> None:
 
 
 def test_all_agents_stop_in_the_same_iteration_without_knowing_the_answer() -> None:
-    """Separate agents with very different data at the ends of a path: the rule sees only agreed numbers."""
+    """Agents at the ends of a path have very different data, but the rule sees only agreed numbers."""
     topology = deepca.topology.path(5)
     rows = random_rows(5, [40, 3, 200, 7, 25], D, seed=4, decay=0.6)
     A = deepca.operators.from_rows(rows)
@@ -146,7 +146,7 @@ def test_all_agents_stop_in_the_same_iteration_without_knowing_the_answer() -> N
 @pytest.mark.parametrize("rounds", [4, 9])
 @pytest.mark.parametrize("gap", GAPS)
 def test_the_tolerance_is_reached_at_the_worst_agent(gap: float, rounds: int, tol: float) -> None:
-    """Large and small eigengaps: if the status is converged, the true angle is within the tolerance."""
+    """For large and small gaps, the true angle is within the tolerance if the status is "converged"."""
     m = 10
     values = np.array([3.0, 2.0, 1.0, *((1.0 - gap) * np.linspace(1.0, 0.1, D - 3))])
     stack = spectrum_problem(m, D, values, seed=int(1000 * gap), heterogeneity=0.5)
@@ -172,7 +172,7 @@ def test_the_tolerance_is_reached_at_the_worst_agent(gap: float, rounds: int, to
 )
 @pytest.mark.parametrize("seed", law_seeds(3, start=1))
 def test_the_tolerance_is_reached_on_other_graphs(topology: Topology, rounds: int, seed: int) -> None:
-    """Sparse and dense graphs, agents that differ a lot, close eigenvalues inside the top k."""
+    """Graphs are sparse and dense, agents very different, and eigenvalues in the top k close."""
     m = topology.n_agents
     values = np.array([1.0, 0.97, 0.95, 0.8, 0.5, 0.4, 0.2, 0.0])
     stack = spectrum_problem(m, D, values, seed=seed, heterogeneity=0.9)
@@ -185,7 +185,7 @@ def test_the_tolerance_is_reached_on_other_graphs(topology: Topology, rounds: in
 
 
 def test_a_run_cut_short_is_not_reported_as_converged() -> None:
-    """Cut the run at any iteration, also while numbers are in flight: "converged" means within the tolerance."""
+    """Whenever the run is cut, even while numbers are in flight, "converged" means within the tolerance."""
     m, tol = 16, 1e-5
     topology = deepca.topology.ring(m)  # a diameter of 8: with one round, agreed numbers are 8 iterations old
     values = np.array([3.0, 2.0, 1.0, 0.95, 0.5, 0.3, 0.2, 0.1])
@@ -234,7 +234,7 @@ def test_too_few_rounds_are_also_named_without_a_stop_rule() -> None:
 
 @pytest.mark.parametrize("gap", [0.2, 0.05])
 def test_running_out_of_iterations_says_how_many_more_are_needed(gap: float) -> None:
-    """The number is right to within a fifth: so many more reach the tolerance, four fifths of them do not."""
+    """That number of iterations reaches the tolerance, and four fifths of it do not."""
     tol = 1e-7
     values = np.array([3.0, 2.0, 1.0, *((1.0 - gap) * np.linspace(1.0, 0.1, D - 3))])
     stack = spectrum_problem(M, D, values, seed=5, heterogeneity=0.3)
@@ -299,7 +299,7 @@ def test_a_status_is_its_code_followed_by_its_advice() -> None:
 
 @pytest.mark.parametrize("name", ["DeEPCA", "DeEPCA, rows", "CPCA"])
 def test_eigenvalues_are_those_of_the_pooled_matrix(name: str) -> None:
-    """At every agent, in descending order, against scipy."""
+    """They are compared at every agent, in descending order, with scipy."""
     algorithm = MAKERS[name]()
     pooled = everyone(algorithm.A.dense(), M).mean(axis=0) if algorithm.A.batch else algorithm.A.mean()
     expected = scipy.linalg.eigh(pooled, eigvals_only=True)[::-1][:K_COMPONENTS]
@@ -310,8 +310,8 @@ def test_eigenvalues_are_those_of_the_pooled_matrix(name: str) -> None:
     )
 
 
-def test_eigenvalues_cost_no_extra_round() -> None:
-    """All gossip rounds are those of the iterations."""
+def test_eigenvalues_take_no_additional_round() -> None:
+    """All gossip rounds belong to the iterations."""
     result = deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(4)), max_iter=300, stop=Tolerance(1e-6))
     assert result.status.code == "converged"
     assert result.traffic.rounds == 4 * result.iterations
@@ -330,8 +330,8 @@ def test_negative_eigenvalues_are_sorted() -> None:
 # --------------------------------------------------------------------------------------------------- the baselines
 
 
-def test_cpca_is_orthogonal_iteration() -> None:
-    """Compare with the textbook loop and numpy's QR, up to signs."""
+def test_cpca_equals_orthogonal_iteration() -> None:
+    """The textbook loop with numpy's QR gives the same, up to signs."""
     A, W0 = stack_of().mean(axis=0), start()
     Q = W0
     for _ in range(25):
@@ -343,8 +343,8 @@ def test_cpca_is_orthogonal_iteration() -> None:
     assert worst_tangent(Q, deepca.solve(CPCA(A, W0), max_iter=25).W) <= 1e-12  # whatever the basis
 
 
-def test_deepca_is_algorithm_1_as_printed() -> None:
-    """Compare with the paper agent by agent, from ``S⁰ = W⁰, A_j W^{−1} := W⁰``, FastMix and SignAdjust."""
+def test_deepca_equals_algorithm_1_as_printed() -> None:
+    """The reference computes agent by agent, from ``S⁰ = W⁰, A_j W^{−1} := W⁰``, with FastMix and SignAdjust."""
     m, T, K = 5, 15, 3
     topology = deepca.topology.path(m)
     stack, W0 = stack_of(m), start()
@@ -369,7 +369,7 @@ def test_deepca_is_algorithm_1_as_printed() -> None:
 
 
 def test_depca_mixes_the_local_products_only() -> None:
-    """Compare with the recurrence and plain gossip, with K growing with t."""
+    """The reference is the recurrence with plain gossip, in which K grows with t."""
     m, T = 5, 12
     topology = deepca.topology.ring(m)
     stack, W0, L = stack_of(m), start(), topology.gossip_matrix
@@ -405,7 +405,7 @@ def test_a_growing_number_of_rounds_takes_depca_further_than_a_fixed_one() -> No
     "orthonormalise", [deepca.operators.linalg.polar, deepca.operators.linalg.qr, QRSignAdjust(start())]
 )
 def test_every_orthonormalisation_gives_the_same_subspace(orthonormalise: Orthonormalise) -> None:
-    """Compare the polar factor, QR, and QR with SignAdjust."""
+    """They are the polar factor, QR, and QR with SignAdjust."""
     stack = stack_of()
     _, U = pooled_answer(stack, K_COMPONENTS)
     result = deepca.solve(
@@ -418,7 +418,7 @@ def test_every_orthonormalisation_gives_the_same_subspace(orthonormalise: Orthon
 
 
 def test_the_basis_is_orthonormal_in_every_iteration() -> None:
-    """Check every iteration, not only the last."""
+    """So it is in the last iteration, too."""
     recorder = Recorder()
     deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(2)), max_iter=40, observers=[recorder])
     for step in recorder.steps:

@@ -1,4 +1,4 @@
-"""Observers record the paper's curves and do not change the run."""
+"""Test that observers record the paper's curves and do not change the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ FIELDS = ["tan_theta", "tan_theta_max", "S_disagreement", "W_disagreement", "inv
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_curve_has_one_entry_per_iteration(name: str) -> None:
-    """Each curve is as long as the run."""
     trace, _, _, _ = watched()
     assert getattr(trace, name).shape == (ITERATIONS,)
     assert len(trace) == ITERATIONS
@@ -52,7 +51,7 @@ def test_every_curve_has_one_entry_per_iteration(name: str) -> None:
 
 @pytest.mark.parametrize("algorithm", [DeEPCA, DePCA])
 def test_the_papers_three_curves_match_their_definitions(algorithm: type[DeEPCA] | type[DePCA]) -> None:
-    """Compare mean tangent, ‖S − S̄⊗1‖ and ‖W − W̄⊗1‖ with sums over agents."""
+    """The mean tangent, ‖S − S̄⊗1‖ and ‖W − W̄⊗1‖ are compared with sums over agents."""
     trace, recorder, _, U = watched(algorithm)
     for i, step in enumerate(recorder.steps):
         W, S = step.after.W, step.after.S
@@ -90,7 +89,7 @@ def test_rounds_and_bytes_are_cumulative_and_those_of_the_run() -> None:
 
 
 def test_a_second_run_over_the_same_network_counts_from_zero() -> None:
-    """Traffic belongs to a run; a reused Trace discards the first one."""
+    """Traffic is counted by run, and a reused Trace discards the first run."""
     stack, U, W0 = problem()
     network, trace = network_of(deepca.topology.ring(M)), Trace(U=U)
     algorithm = DeEPCA(stack, W0, network, FastMix(ROUNDS))
@@ -126,7 +125,7 @@ def test_without_the_true_subspace_the_other_curves_are_recorded() -> None:
 
 
 def test_separate_agents_record_their_own_angles_but_no_disagreement() -> None:
-    """Tan θ covers the local agents only, one per thread or those of a rank; curves that need all agents are NaN."""
+    """The curve of tan θ is that of the local agents; curves that need all agents are NaN."""
     stack, U, W0 = problem()
     traces = [Trace(U=U) for _ in range(M)]
     apart = run_apart(
@@ -151,7 +150,7 @@ def test_separate_agents_record_their_own_angles_but_no_disagreement() -> None:
 
 
 def test_a_single_agent_has_no_disagreement() -> None:
-    """Neither has the centralised run, which sends nothing."""
+    """Nor has the centralised run, which sends nothing."""
     stack, U, W0 = problem()
     trace = Trace(U=U)
     deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=30, observers=[trace])
@@ -182,7 +181,7 @@ def test_observers_are_notified_of_the_start_every_step_and_the_end() -> None:
 
 
 def test_a_true_subspace_of_the_wrong_shape_is_rejected() -> None:
-    """The error is ours, not a numpy broadcast error."""
+    """The error is raised by deepca, not by numpy's broadcasting."""
     stack, U, W0 = problem()
     network = network_of(deepca.topology.ring(M))
     with pytest.raises(deepca.errors.InvalidInput) as caught:
@@ -192,11 +191,11 @@ def test_a_true_subspace_of_the_wrong_shape_is_rejected() -> None:
 
 @pytest.mark.simulator(reason="the invariant is measured where one process holds all agents")
 def test_a_broken_invariant_is_recorded() -> None:
-    """A term added to S during the run appears as a drift of its size from then on."""
+    """A term added to S during the run appears as a drift of its size in all later iterations."""
 
     class Leaky(SimulatedNetwork):
         def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
-            return super().mix(mixer, x, K) + (0.01 if self.at[1] == 5 else 0.0)
+            return super().mix(mixer, x, K) + (0.01 if self.phase_and_iteration[1] == 5 else 0.0)
 
     stack, U, W0 = problem()
     trace, network = Trace(U=U), Leaky(deepca.topology.ring(M))
@@ -207,7 +206,7 @@ def test_a_broken_invariant_is_recorded() -> None:
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-6)], ids=["no stop rule", "stop rule"])
 def test_the_progress_bar_fills_and_does_not_change_the_run(stop: Tolerance | None) -> None:
-    """The bar ends full, with the status in words."""
+    """At the end it shows the status in words."""
     stack, _, W0 = problem()
     progress = bars(Console(file=StringIO()))
     bar = ProgressBar(progress)

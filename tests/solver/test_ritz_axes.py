@@ -1,4 +1,4 @@
-"""Principal components are determined individually, not only their subspace."""
+"""Test that principal components are determined individually, not only as a subspace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_components_span_the_subspace_and_have_a_fixed_sign() -> None:
     network = network_of(deepca.topology.ring(5))
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     result = deepca.solve(deepca.DeEPCA(stack, W0, network, deepca.FastMix(rounds=4)), max_iter=40)
-    assert deepca.operators.linalg.tan_theta(everyone(result.W, 5)[0], result.components[0]) <= 1e-12  # agent 0's
+    assert (
+        deepca.operators.linalg.tan_theta(everyone(result.W, 5)[0], result.components[0]) <= 1e-12
+    )  # the common components are those of agent 0
     X = result.components
     close(np.swapaxes(X, -1, -2) @ X, np.broadcast_to(np.eye(2), (len(X), 2, 2)), atol=1e-12)
     assert (np.take_along_axis(X, np.abs(X).argmax(axis=-2)[:, None, :], axis=-2) > 0).all()

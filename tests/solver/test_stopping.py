@@ -1,4 +1,4 @@
-"""The numbers that agents agree on, and the rule that decides from them."""
+"""Test the numbers on which agents agree, and the rule that decides from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_rate_accounts_for_iterations_missing_from_the_history(r: float, n: 
 
 
 def test_the_error_is_unknown_while_the_change_does_not_shrink() -> None:
-    """Cover no history, a constant change and a growing one."""
+    """There may be no history, a constant change, or a growing one."""
     assert error_estimate([entry(1, 1e-9)]) == math.inf
     assert error_estimate([entry(t, 1e-3) for t in range(1, 10)]) == math.inf
     assert error_estimate([entry(t, 1e-9 * 2.0**t) for t in range(1, 10)]) == math.inf
@@ -76,13 +76,13 @@ def test_slow_convergence_is_not_mistaken_for_convergence() -> None:
 
 
 def test_one_fast_step_in_a_slow_run_does_not_count() -> None:
-    """The slowest of short and long views decides; the last step alone would be far too optimistic."""
+    """The slowest rate over short and long spans counts; the last step alone would be far too optimistic."""
     history = [*geometric(0.99, 30, c=1e-5), entry(31, 1e-8)]
     assert error_estimate(history) > 0.5e-8
 
 
 def test_no_change_means_no_error() -> None:
-    """The change is exactly zero."""
+    """Here the change is exactly zero."""
     assert error_estimate([entry(1, 1e-3), entry(2, 0.0)]) == 0.0
     still = [entry(t, 0.0) for t in range(2, 4)]
     assert Tolerance(1e-12).met([entry(1, 1e-3), *still])
@@ -106,7 +106,7 @@ def test_the_floor_needs_several_iterations_in_a_row() -> None:
 
 @pytest.mark.parametrize("tol", [0.0, -1e-6, 1.0, 3.0, math.nan, math.inf])
 def test_a_tolerance_must_lie_between_zero_and_one(tol: float) -> None:
-    """Anything else is rejected by name."""
+    """Other values raise an error that names the parameter."""
     with raises(ParameterError, parameter="tol") as caught:
         Tolerance(tol)
     assert repr(caught.value.value) == repr(tol)
@@ -121,7 +121,7 @@ def agreed(before: State, after: State) -> Agreed:
 
 
 def test_the_change_is_the_distance_between_subspaces() -> None:
-    """Compare with the Frobenius norm of the sines of the principal angles, by scipy; the largest over the agents."""
+    """It is the Frobenius norm of the sines of the principal angles (by scipy), the largest over the agents."""
     V = np.stack([orthonormal(9, 3, seed) for seed in range(4)])
     W = np.stack([orthonormal(9, 3, seed + 10) for seed in range(4)])
     sines = [np.sin(scipy.linalg.subspace_angles(v, w)) for v, w in zip(V, W, strict=True)]
@@ -131,20 +131,19 @@ def test_the_change_is_the_distance_between_subspaces() -> None:
 
 
 def test_another_basis_of_the_same_subspace_does_not_count_as_a_change() -> None:
-    """Only the subspace counts."""
     V = orthonormal(9, 3, 0)[None]
     turned = V @ orthonormal(3, 3, 1)
     assert agreed(State(0, V, V), State(1, turned, turned)).change <= 1e-14
 
 
 def test_agents_with_the_same_state_agree_exactly() -> None:
-    """The disagreement is exactly zero."""
+    """Then the disagreement is exactly zero."""
     W = np.broadcast_to(orthonormal(9, 3, 0), (5, 9, 3))
     assert agreed(State(0, W, W), State(1, W, W)).disagreement == 0.0
 
 
 def test_disagreement_has_the_size_of_the_distance_between_agents() -> None:
-    """Over many random pairs of subspaces the mean squared estimate is the squared sines, to about a third."""
+    """Over many random pairs of subspaces, the mean squared estimate equals the squared sines to about a third."""
     d, k = 60, 3
     estimated, actual = [], []
     for seed in range(600):
@@ -167,7 +166,7 @@ def test_agents_that_differ_only_in_s_disagree() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_the_rank_is_the_lowest_of_any_agent(rank: int) -> None:
-    """One agent's S is rank deficient."""
+    """Here the S of one agent is rank deficient."""
     W = np.stack([orthonormal(9, 3, seed) for seed in range(3)])
     S = W * np.array([3.0, 2.0, 1.0])
     S[1] = S[1] * (np.arange(3) < rank)
@@ -192,7 +191,7 @@ def test_nan_at_one_agent_reaches_all_agents() -> None:
 
 
 def test_every_agent_has_the_same_agreed_numbers() -> None:
-    """They are also those of the simulator, to rounding."""
+    """Up to rounding, they are those of the simulator."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -228,7 +227,7 @@ def test_every_agent_has_the_same_agreed_numbers() -> None:
 
 
 def test_the_agreed_change_matches_the_states() -> None:
-    """Recompute it from the states that an observer recorded."""
+    """It is recomputed from states recorded by an observer."""
     topology = deepca.topology.ring(5)
     stack = spectrum_problem(5, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -250,7 +249,7 @@ def test_the_agreed_change_matches_the_states() -> None:
 
 
 class Budget:
-    """User-defined rule: stop after a number of agreed iterations."""
+    """User-defined rule that stops after a number of agreed iterations."""
 
     tol = 0.5
 
@@ -262,7 +261,7 @@ class Budget:
 
 
 def test_a_user_defined_rule_ends_the_run() -> None:
-    """Any object with ``tol`` and ``met`` will do; this one counts agreed iterations, two fewer than were made."""
+    """Any object with ``tol`` and ``met`` is a rule; this one counts agreed iterations, two fewer than were made."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)

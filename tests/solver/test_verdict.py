@@ -1,4 +1,4 @@
-"""Every status is reached by a run that warrants it, and following its advice helps."""
+"""Test that runs end with the status that they warrant, and that following its advice helps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RING = deepca.topology.ring(6)
 def run(
     kind: str, stack: Array, k: int, place: Topology = RING, method: Any = DeEPCA, mix: Any = None, **how: Any
 ) -> Any:
-    """Return a Result per agent, or one for all."""
+    """Return the result of each agent, or one for all of them."""
     W0, A = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1), from_matrices(stack)
     if kind != "threads":
         result = solve(method(A, W0, network_of(place), mix), **how)
@@ -44,7 +44,7 @@ def the_status(results: list[Result[Any]]) -> deepca.Status:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_converged_states_the_proven_angle(kind: str) -> None:
+def test_the_status_converged_states_the_proven_angle(kind: str) -> None:
     stack = spectrum_problem(6, 8, spectrum(8, 2, decay=0.7), 3)
     results = run(kind, stack, 2, max_iter=300, stop=Tolerance(1e-9))
     status = the_status(results)
@@ -86,7 +86,7 @@ def test_the_floor_is_found_where_rounding_is_magnified(condition: float) -> Non
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("tol", [1e-3, 1e-9])
 def test_without_a_gap_the_status_names_other_k(kind: str, tol: float) -> None:
-    """λ = 5, 4, 3, 3, 3, 2, 1, …: k = 3 and k = 4 have no gap, k = 2 and k = 5 have one."""
+    """With λ = 5, 4, 3, 3, 3, 2, 1, …, there is no gap after k = 3 and k = 4, but after k = 2 and k = 5."""
     values = np.array([5.0, 4.0, 3.0, 3.0, 3.0, 2.0, 1.0, 0.5, 0.2])
     stack = spectrum_problem(6, 9, values, 3)
     for k in (3, 4):
@@ -104,7 +104,7 @@ def test_equal_eigenvalues_are_not_unique_for_any_k() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_small_gap_is_resolved(kind: str) -> None:
-    """Changes alone are far below the tolerance long before the error is."""
+    """The change is far below the tolerance long before the error is."""
     gap = 1e-3 if kind == "simulator" else 1e-2  # iterations grow with the inverse of the gap
     values = np.r_[1.0, 0.9, 0.9 * (1.0 - gap), 0.5 * 0.8 ** np.arange(5)]
     stack = spectrum_problem(4, 8, values, 3)
@@ -116,8 +116,8 @@ def test_a_small_gap_is_resolved(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("gap", [0.3, 0.05])
-def test_out_of_iterations_says_how_many_more(kind: str, gap: float) -> None:
-    """Follow the advice: the number suffices, and is not three times too large."""
+def test_the_status_out_of_iterations_states_how_many_more_are_needed(kind: str, gap: float) -> None:
+    """The number suffices, and is at most about three times too large."""
     stack = spectrum_problem(6, 9, spectrum(9, 3, gap=1.0 - gap, decay=0.9), 3)
     made = 30 if gap > 0.1 else 120
     results = run(kind, stack, 3, max_iter=made, stop=Tolerance(1e-10))
@@ -133,7 +133,7 @@ def test_out_of_iterations_says_how_many_more(kind: str, gap: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_diverging_names_too_few_rounds(kind: str) -> None:
+def test_the_status_diverging_names_too_few_rounds(kind: str) -> None:
     place = deepca.topology.ring(14)
     stack = spectrum_problem(14, 8, spectrum(8, 2, decay=0.8), 5, heterogeneity=0.9)
     status = the_status(run(kind, stack, 2, place, mix=FastMix(3), max_iter=150, stop=Tolerance(1e-8)))
@@ -153,7 +153,7 @@ def test_depca_ends_with_disagreement(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_indefinite_mean_is_reported(kind: str) -> None:
-    """The default flips columns there and does not settle; the status must not blame the network."""
+    """The default flips columns there and does not converge, but the status must not blame the network."""
     values = np.array([1.0, 0.8, 0.4, 0.2, 0.1, 0.05])
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
     signs = np.array([1.0, -1.0, 1.0, 1.0, 1.0, 1.0])
@@ -167,14 +167,14 @@ def test_an_indefinite_mean_is_reported(kind: str) -> None:
 @pytest.mark.parametrize("accuracy", [1e-3, 1e-8, 1e-12])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) -> None:
-    """Disturb the network at some accuracy, with few rounds; three iterations later it is reached again."""
+    """The network is disturbed at some accuracy; three iterations later, with few rounds, it is reached again."""
     place = deepca.topology.ring(8)
     stack = spectrum_problem(8, 9, spectrum(9, 3, gap=0.6, decay=0.8), 3, heterogeneity=0.8)
     _, U = pooled_answer(stack, 3)
     W0, A = deepca.operators.linalg.random_orthonormal(9, 3, seed=1), from_matrices(stack)
 
     class Watch:
-        """Records tan θ after every iteration, and announces a new epoch at a given one."""
+        """Observer that records tan θ after every iteration, and announces a new epoch at a given one."""
 
         def __init__(self, when: int = 0, announce: Any = None) -> None:
             self.errors: list[float] = []
@@ -223,7 +223,7 @@ def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) ->
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)])
 @pytest.mark.parametrize("last", [1, 2, 3, 5])
 def test_a_network_may_change_in_the_last_iteration(last: int, stop: Tolerance | None) -> None:
-    """The epoch changes during the verdict or the certificate; the run can be resumed from the state."""
+    """The epoch changes during the final agreement or the certificate; the run can be resumed from its state."""
     stack = spectrum_problem(5, 8, np.linspace(1.0, 0.6, 8), 0)
     network, W0 = network_of(deepca.topology.ring(5)), deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     announce = AtIteration(last, lambda: network.announce_epoch(1))
@@ -238,7 +238,7 @@ def test_a_network_may_change_in_the_last_iteration(last: int, stop: Tolerance |
 @pytest.mark.parametrize("gap", [1e-3, 1e-5])
 @pytest.mark.parametrize("agents", [1, 5])
 def test_slow_convergence_is_not_reported_as_diverging(gap: float, agents: int) -> None:
-    """With such a small gap the progress per iteration is invisible; the advice must not blame rounds or signs."""
+    """With so small a gap the progress per iteration is not visible; the advice must not blame rounds or signs."""
     values = np.r_[1.0, 0.9, 0.9 * (1.0 - gap), 0.5 * 0.8 ** np.arange(5)]
     stack = spectrum_problem(agents, 8, values, 3)
     place = deepca.topology.complete(agents) if agents < 3 else deepca.topology.ring(agents)
@@ -251,7 +251,7 @@ def test_slow_convergence_is_not_reported_as_diverging(gap: float, agents: int) 
 
 
 def test_without_certificates_a_stalled_run_continues() -> None:
-    """A stall is a reason to attempt a certificate; without one, iterations continue."""
+    """A stall is a reason to attempt a certificate; without certificates, iterations continue."""
     stack = spectrum_problem(4, 8, np.r_[1.0, 0.9, 0.9 * (1.0 - 1e-6), 0.5 * 0.8 ** np.arange(5)], 3)
     W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     network = network_of(deepca.topology.complete(4))
@@ -260,7 +260,7 @@ def test_without_certificates_a_stalled_run_continues() -> None:
 
 
 def test_a_status_keeps_its_numbers() -> None:
-    """They survive pickling; pickles of earlier versions have none."""
+    """They are kept by pickling; pickles of earlier versions have none."""
     status = deepca.Status.of(StatusCode.RANK_DEFICIENT, "rank {rank} of {k}", rank=2, k=3)
     assert status.advice == "rank 2 of 3"
     assert str(status) == "rank deficient: rank 2 of 3"
@@ -269,3 +269,14 @@ def test_a_status_keeps_its_numbers() -> None:
     older = object.__new__(deepca.Status)
     older.__setstate__({"code": StatusCode.CONVERGED, "advice": "so", "more": None})
     assert (older.ok, older.numbers, older.more) == (True, {}, None)
+
+
+def test_a_run_that_ends_before_the_gap_is_resolved_says_so() -> None:
+    """λ_3 = λ_4, and the estimated error meets the tolerance long before that can be told."""
+    stack = np.stack([np.diag([5.0, 4.0, 3.0, 3.0, 3.0, 2.0, 1.0])] * 4)
+    place, mix = deepca.topology.ring(4), FastMix(rounds=4)
+    status = the_status(run(ENGINES[0], stack, 3, place, mix=mix, max_iter=80, stop=Tolerance(1e-9)))
+    assert status.code == "out_of_iterations"
+    assert status.numbers["error"] <= 1e-9
+    assert status.numbers["inside"] == pytest.approx(status.numbers["outside"], rel=1e-6)
+    assert "more" not in status.numbers

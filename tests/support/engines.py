@@ -1,8 +1,8 @@
 """The engine of a test: the simulator, or the ranks of an MPI job with ``pytest --engine mpi`` under ``mpiexec``.
 
-Tests take their networks from here. Over MPI every rank runs the same test and holds some of the agents: arrays of a
-result are those of the local agents, all ranks together assert about all agents, and a test that needs all agents at
-once calls :func:`everyone`.
+Tests get their networks from here. Over MPI every rank runs the same test and holds some of the agents. Arrays of a
+result are those of the local agents; each rank asserts facts about its own agents, and a test that needs all agents
+calls :func:`everyone`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ Array = npt.NDArray[np.float64]
 S_ = TypeVar("S_", bound=State)
 
 Engine = SimulatedNetwork
-"""Base class of networks that tests modify."""
+"""Base class for networks that tests modify."""
 Stepwise = RoundByRound
-"""The same if every round of a mixer must be a round of gossip."""
+"""Base class for modified networks on which every round of a mixer must be a round of gossip."""
 ENGINES: tuple[str, ...] = ("simulator", "threads")
-"""Engines of tests that run over several of them."""
+"""Names of the engines for tests that run on several of them."""
 
 
 def use_mpi() -> None:
@@ -71,7 +71,7 @@ def over_mpi() -> bool:
 
 
 def network_of(topology: Topology) -> Network:
-    """Return a new network that is closed after the test."""
+    """Return a new network over a topology, which is closed after the test."""
     return Engine(topology)
 
 
@@ -79,7 +79,7 @@ def network_of(topology: Topology) -> Network:
 
 
 def mine(m: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the local agents, of m."""
+    """Return the indices of the local ones of m agents."""
     if not over_mpi():
         return np.arange(m)
     from deepca.engines.local import even_shares
@@ -92,7 +92,7 @@ def mine(m: int) -> npt.NDArray[np.int64]:
 
 
 def ranks_of(m: int) -> int:
-    """Return how many ranks hold m agents; 1 without MPI."""
+    """Return the number of ranks that hold m agents; 1 without MPI."""
     if not over_mpi():
         return 1
     from tests.support.mpi_ranks import group
@@ -101,7 +101,7 @@ def ranks_of(m: int) -> int:
 
 
 def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
-    """Return the rows of all m agents, given those of the local ones."""
+    """Return the rows of all m agents from those of the local ones."""
     local = np.asarray(x)
     if not over_mpi():
         return local
@@ -111,12 +111,12 @@ def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
 
 
 def of_all(state: S_, m: int) -> S_:
-    """Return a state with the arrays of all m agents, given those of the local ones."""
+    """Return a state with the arrays of all m agents from one with those of the local ones."""
     return _changed(state, lambda x: everyone(x, m))
 
 
 def of_mine(state: S_, m: int) -> S_:
-    """Return a state with the arrays of the local agents, given those of all m."""
+    """Return a state with the arrays of the local agents from one with those of all m."""
     return _changed(state, lambda x: x[mine(m)])
 
 
@@ -134,7 +134,7 @@ def _stacked(states: Sequence[S_]) -> S_:
 
 
 def total(traffic: Traffic, m: int) -> Traffic:
-    """Return the traffic of all m agents: rounds are common, messages and bytes are added up."""
+    """Return the traffic of all m agents: rounds are common, and messages and bytes are added up."""
     if not over_mpi():
         return traffic
     found = everyone(np.repeat([_numbers(traffic)], len(mine(m)), axis=0), m)
@@ -189,9 +189,9 @@ class Done:
 
 
 def at_every_agent(kind: str, topology: Topology, work: Callable[[Network], npt.ArrayLike]) -> Done:
-    """Do ``work`` on one of ENGINES: for all local agents at once, or in a thread for each.
+    """Call ``work`` on one of ENGINES: once for all local agents, or in a thread for each agent.
 
-    ``x[network.local]`` are the rows to pass to the network, of an array of all agents.
+    Of an array ``x`` of all agents, ``x[network.local]`` is what to pass to the network.
     """
     m = topology.n_agents
     if kind != "threads":

@@ -1,4 +1,4 @@
-"""Expect an exception by its type and its facts."""
+"""Expect exceptions by their type and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Principal components in exact and in long-double arithmetic, without BLAS or LAPACK, as references."""
+"""Reference principal components in exact and long-double arithmetic, without BLAS and LAPACK."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def exact_covariance(
 
 
 def centred_rows(X: npt.ArrayLike) -> Long:
-    """Return rows about their exact mean, with each entry rounded once; their squares would lose small values."""
+    """Return rows minus their exact mean, with each entry rounded once; squares of the rows would lose small values."""
     columns = [[Fraction(float(value)) for value in column] for column in np.asarray(X).T]
     means = [sum(column, Fraction(0)) / len(column) for column in columns]
     return np.array([[_long(value - mean) for value in column] for column, mean in zip(columns, means, strict=True)]).T
 
 
 def _long(x: Fraction) -> np.longdouble:
-    """Return a fraction as a double plus the remainder: about 64 binary digits."""
+    """Return a fraction as a long double: a double plus the remainder."""
     high = float(x)
     return np.longdouble(high) + np.longdouble(float(x - Fraction(high)))
 
@@ -82,7 +82,7 @@ def true_angle(A: Long, components: Array) -> float:
                 X[:, i] -= X[:, j] * (X[:, j] @ X[:, i])
             X[:, i] /= np.sqrt((X[:, i] ** 2).sum())
     inside, outside = V[:, :k].T @ X, V[:, k:].T @ X
-    # scaled, so that tangents far below the rounding of doubles are not lost
+    # scaled, so that tangents far below the rounding of doubles are kept
     size = np.abs(outside).max() if outside.size else np.longdouble(0)
     if size == 0.0:
         return 0.0

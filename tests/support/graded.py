@@ -48,7 +48,7 @@ def long_svd(X: npt.NDArray[Any]) -> tuple[Long, Long]:
 
 
 def tangent_of(U: Long, X: npt.NDArray[Any]) -> float:
-    """Return the tangent of the largest principal angle between the spans of orthonormal U and X, also if tiny."""
+    """Return the tangent of the largest principal angle between the spans of orthonormal U and X, even if tiny."""
     outside = X.astype(np.longdouble) - U @ (U.T @ X.astype(np.longdouble))
     sine = float(np.linalg.norm(outside.astype(np.float64), 2))
     return sine / np.sqrt(1.0 - sine**2) if sine < 1.0 else np.inf

@@ -40,7 +40,7 @@ class Shared:
 
 
 def weighted(graph: nx.Graph[int], seed: int | None = None) -> Csr:
-    """Return the weights of a graph: ones, or random ones between 1/2 and 2."""
+    """Return the weights of a graph: all one, or random between 1/2 and 2."""
     W = csr(nx.to_scipy_sparse_array(graph, weight=None, dtype=np.dtype(np.float64)))
     if seed is not None:
         upper = sparse.coo_array(sparse.triu(W, k=1))
@@ -50,7 +50,7 @@ def weighted(graph: nx.Graph[int], seed: int | None = None) -> Csr:
 
 
 def shared(W: Csr, m: int, seed: int = 0) -> Shared:
-    """Partition a graph over m agents, in blocks of uneven sizes that are not contiguous."""
+    """Partition a graph over m agents, in blocks of different sizes that are not contiguous."""
     rng, n = np.random.default_rng(seed), int(W.shape[0])
     cuts = np.sort(rng.choice(np.arange(1, n), m - 1, replace=False))
     labels = np.searchsorted(cuts, np.arange(n), side="right")
@@ -63,7 +63,7 @@ def shared(W: Csr, m: int, seed: int = 0) -> Shared:
 
 
 def entries(kind: str, case: Shared, found: Callable[[Sequence[graphs.GraphBlock], Network], Sequence[Array]]) -> Array:
-    """Return the parts of all agents together, ``(N, k)``, over one of ENGINES."""
+    """Return the parts of all agents, joined to ``(N, k)``, computed on one of ENGINES."""
 
     def work(network: Network) -> Array:
         blocks = case.local(network)

@@ -45,13 +45,13 @@ GRAPHS: dict[str, Callable[[], Topology]] = {
 
 
 class RoundByRound(SimulatedNetwork):
-    """The simulator without collapsed rounds: every round of a mixer is a round of gossip."""
+    """Simulator without collapsed rounds: every round of a mixer is a round of gossip."""
 
     mix = Network.mix
 
 
 class Recorder:
-    """Observer that keeps all notifications."""
+    """Observer that records all notifications."""
 
     def __init__(self) -> None:
         self.starts: list[Start] = []
@@ -124,7 +124,7 @@ def run_threads(
 
 
 def summed(results: Sequence[Result[Any]]) -> Traffic:
-    """Return the traffic of all agents, including rounds repeated because a new epoch began."""
+    """Return the traffic of all agents, including rounds that were repeated because a new epoch began."""
     return added([result.traffic for result in results], alike=not any(result.restarts for result in results))
 
 
@@ -157,12 +157,12 @@ def random_psd_rows(m: int, n: int, d: int, eigenvalues: Sequence[float], seed: 
 
 
 def run_cli(*arguments: str, columns: int = 100) -> Any:
-    """Run ``deepca …`` in a terminal of that width."""
+    """Run ``deepca …`` in a terminal of the given width."""
     return CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns), "TERM": "dumb"})
 
 
 def json_of(*arguments: str) -> dict[str, Any]:
-    """Return what ``deepca … --json`` prints, which must be nothing else."""
+    """Return the document printed by ``deepca … --json``, which must print nothing else."""
     done = run_cli(*arguments, "--json")
     assert done.exit_code == 0, done.stderr
     assert done.stderr == ""

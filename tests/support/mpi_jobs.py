@@ -1,4 +1,4 @@
-"""Ranks for tests: jobs of mpiexec that end in time, many commands in one job, and threads that act as ranks.
+"""Ranks for tests: jobs of mpiexec with a deadline, jobs that run many commands, and threads that act as ranks.
 
 ``python -m tests.support.mpi_jobs FOLDER``, started by mpiexec, is one rank of :func:`run_commands`.
 """
@@ -76,7 +76,7 @@ class Job:
 
     @property
     def said(self) -> str:
-        """Exit code and output, for messages of failed assertions."""
+        """Exit code and output, for the messages of failed assertions."""
         return f"exit code {self.code}\n{self.stdout[-2000:]}\n{self.stderr[-6000:]}"
 
 
@@ -94,9 +94,9 @@ def mpi_job(
 def run_job(
     *command: str | Path, cwd: Path | None = None, deadline: float = 200.0, more: Mapping[str, str] | None = None
 ) -> Job:
-    """Run a command that starts others, and fail the test unless it ends by the deadline; nothing is left running.
+    """Run a command that starts processes; fail the test unless it ends by the deadline, and leave nothing running.
 
-    ``more`` is added to the environment, which is that of a user: no PYTHONPATH, one BLAS thread per rank.
+    ``more`` is added to the environment of a user: without PYTHONPATH, and with one BLAS thread per rank.
     """
     words = list(map(str, command))
     process = subprocess.Popen(
@@ -131,7 +131,7 @@ def run_job(
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment without what a launcher or a checkout adds; root may start ranks."""
+    """Return the environment without variables that a launcher or a checkout adds; root may start ranks."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     kept.pop("PYTHONPATH", None)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -140,7 +140,7 @@ def user_environment() -> dict[str, str]:
 
 
 def _mpiexec() -> str:
-    """Return the launcher installed with this Python, else that of the system."""
+    """Return the mpiexec installed beside this Python, or else the one on PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     assert found is not None, "mpiexec not found; pip install 'deepca[test]' includes it"
@@ -209,7 +209,7 @@ def faulty_job(ranks: int, folder: Path, what: str, rank: int, t: int, *words: o
 
 
 def assert_over(job: Job, folder: Path, within: float = WITHIN) -> None:
-    """Assert that the whole job failed within some seconds, and left nothing running or half-written."""
+    """Assert that the whole job failed in time, and left no process running and no partial file."""
     moment = float((folder / "moment").read_text())
     assert job.code != 0, job.said
     assert job.left == ()
@@ -263,7 +263,7 @@ class Batch:
 
 
 def run_commands(ranks: int, folder: Path, commands: Mapping[str, Command], *, deadline: float = 200.0) -> Batch:
-    """Run commands in order on the same ranks, since starting a job takes longer than most commands.
+    """Run commands in sequence on the same ranks, since starting a job takes longer than most commands.
 
     ``folder`` is the working directory, and receives the outcomes. If the job ends early, earlier outcomes are
     available.
@@ -314,7 +314,7 @@ def _be_a_rank(folder: Path) -> None:
 
 
 class _Meeting:
-    """Exchange of texts between threads."""
+    """Meeting point at which threads exchange texts."""
 
     def __init__(self, ranks: int) -> None:
         self._barrier = threading.Barrier(ranks, timeout=30.0)
@@ -336,7 +336,7 @@ class ThreadEngine(Engine):
     def __init__(self, meeting: _Meeting, rank: int, ranks: int) -> None:
         self._meeting, self.rank, self.ranks = meeting, rank, ranks
 
-    def texts(self, own: str) -> list[str]:
+    def gather_texts(self, own: str) -> list[str]:
         return self._meeting.texts(self.rank, own)
 
 

@@ -77,7 +77,7 @@ class RankNetwork(MpiNetwork):
 
 
 def group(n_agents: int) -> MPI.Intracomm:
-    """Return the ranks that share so many agents."""
+    """Return the ranks that share ``n_agents`` agents."""
     if n_agents >= WORLD.size:
         return WORLD
     if n_agents not in _groups:
@@ -96,7 +96,7 @@ def gathered(x: npt.NDArray[Any], n_agents: int) -> npt.NDArray[Any]:
 
 
 def same(data: bytes) -> bool:
-    """Return whether all ranks passed the same data."""
+    """Return whether all ranks have passed the same data."""
     digest = float(zlib.crc32(data))
     ends = np.array([digest, -digest])
     WORLD.Allreduce(MPI.IN_PLACE, ends, MPI.MAX)
@@ -107,14 +107,14 @@ def same(data: bytes) -> bool:
 
 
 def agree(code: int) -> list[int]:
-    """Return the codes of all ranks; only the own one if it is a failure and the others do not respond."""
+    """Return the codes of all ranks, or only this rank's code if it is a failure and the others do not respond."""
     own, found = np.array([code]), np.empty(_SESSION.size, dtype=np.int64)
     request = _SESSION.Iallgather(own, found)
     began = time.monotonic()
     while not request.Test():
         if code == _FAILED and time.monotonic() - began > _GRACE:
             return [code]
-        time.sleep(_PAUSE)  # others need the processor more than this rank does
+        time.sleep(_PAUSE)  # leave the processor to ranks that still work
     return [int(other) for other in found]
 
 

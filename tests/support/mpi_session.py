@@ -1,4 +1,4 @@
-"""A pytest session on every rank: the same tests in the same order, one outcome, one report.
+"""A pytest session on every rank: the same tests in the same order, with one outcome and one report.
 
 After every test the ranks compare its outcomes. A test that failed on one rank has failed on all, so that all ranks
 continue with the same next one; rank 0 reports for all ranks, while the others are silent.
@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 __all__ = ["MpiSession"]
 
 _TIMEOUT = 120  # seconds per test; the silent ranks have a little longer, so that rank 0 reports first
-_ERROR_LINES = 6  # of an error to print at once
+_ERROR_LINES = 6  # lines of an error that are printed at once
 _CODES = {"passed": 0, "failed": 1, "skipped": 2}
 
 

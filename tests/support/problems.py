@@ -13,8 +13,9 @@ from deepca import topology
 from deepca.topology import Topology
 
 __all__ = [
-    "Unlike",
+    "HeterogeneousProblem",
     "close",
+    "heterogeneous_problem",
     "orthogonal",
     "permuted",
     "pooled_answer",
@@ -22,7 +23,6 @@ __all__ = [
     "spectrum",
     "spectrum_problem",
     "symmetric_noise",
-    "unlike_problem",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ def spectrum_problem(
 ) -> Array:
     """Return ``A_1 … A_m`` as an ``(m, d, d)`` stack whose mean has the given eigenvalues (descending, non-negative).
 
-    ``heterogeneity`` in [0, 1) says how much agents differ; 0 gives every agent the mean. Every ``A_j`` is positive
+    ``heterogeneity`` in [0, 1) sets how much agents differ; 0 gives every agent the mean. Every ``A_j`` is positive
     semidefinite, of the form ``A^{1/2} (I + heterogeneity·E_j) A^{1/2}`` with ``‖E_j‖ ≤ 1`` and ``Σ E_j = 0``.
 
     With ``indefinite=True``, ``A_j = A + heterogeneity·λ_1·E_j`` instead: for a heterogeneity of about 0.5 or more each
@@ -108,7 +108,7 @@ def permuted(m: int, seed: int) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Unlike:
+class HeterogeneousProblem:
     """A decentralized problem with very different, indefinite ``A_j`` whose mean is positive semidefinite."""
 
     stack: Array
@@ -132,7 +132,7 @@ SPECTRA: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
 }
 
 
-def unlike_problem(seed: int) -> Unlike:
+def heterogeneous_problem(seed: int) -> HeterogeneousProblem:
     """Return a random problem ``A_j = A + B_j`` with ``Σ B_j = 0`` and ``‖B_j‖`` from one to a hundred times ``‖A‖``.
 
     d is from 10 to 60, k from 1 to 6, m from 4 to 20, with all kinds of graphs and spectra; ``B_j`` has full rank, low
@@ -153,14 +153,16 @@ def unlike_problem(seed: int) -> Unlike:
     m = place.n_agents
     values = SPECTRA[falls](d, k, rng)
     strength = float(10.0 ** rng.uniform(0.0, 2.0))
-    B = _unlike(how, m, d, rng)
+    B = _differences(how, m, d, rng)
     Q = orthogonal(d, seed)
     stack = (Q * values) @ Q.T + strength * B
-    return Unlike(stack, k, place, f"{seed}: {graph} of {m}, d = {d}, k = {k}, {falls}, {how} × {strength:.1f}")
+    return HeterogeneousProblem(
+        stack, k, place, f"{seed}: {graph} of {m}, d = {d}, k = {k}, {falls}, {how} × {strength:.1f}"
+    )
 
 
-def _unlike(how: str, m: int, d: int, rng: np.random.Generator) -> Array:
-    """Return symmetric ``(m, d, d)`` that sum to zero, the largest of norm 1."""
+def _differences(how: str, m: int, d: int, rng: np.random.Generator) -> Array:
+    """Return symmetric matrices ``(m, d, d)`` that sum to zero, the largest of norm 1."""
     if how == "low rank":
         G = rng.standard_normal((m, d, int(rng.integers(1, 4))))
         B = (G * rng.choice([-1.0, 1.0], (m, 1, G.shape[2]))) @ np.swapaxes(G, -1, -2)

@@ -1,9 +1,9 @@
-"""Agents with different processors, simulated in one process: results of some have other bits and signs.
+"""Simulate agents with different processors in one process: results of some agents have other bits and signs.
 
-The results of another BLAS are as right as one's own: singular vectors and eigenvectors with other signs, other bases
-of equal eigenvalues, arbitrary directions where there is only rounding, and other last digits everywhere; logarithms
-and powers of another C library have other last digits, too. In the threads named by :func:`unlike` the functions of
-numpy, scipy and Python are patched to return such results.
+On another processor, BLAS and LAPACK give equally right results: singular vectors and eigenvectors with other signs,
+other bases of equal eigenvalues, arbitrary directions where there is only rounding, and other last digits everywhere.
+Logarithms and powers of another C library have other last digits as well. In the threads chosen by
+:func:`other_processors`, functions of numpy, scipy and Python are patched to return such results.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import deepca.solver.ritz_axes
 from deepca._util.typing import Array
 from deepca.operators import Operator
 
-__all__ = ["unlike"]
+__all__ = ["other_processors"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _SAME_VALUE = 64.0 * _EPS  # relative to the largest: closer values count as equal
 
 
-class _Other:
-    """Results of another processor."""
+class _OtherProcessor:
+    """Source of results as another processor computes them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ _cholesky, _inv = np.linalg.cholesky, np.linalg.inv
 _scipy_eigh = scipy.linalg.eigh
 _dormqr: Any = vars(deepca.solver.ritz_axes)["dormqr"]
 _dgejsv: Any = vars(deepca.solver.deflation)["dgejsv"]
-_without, _symmetric = deepca.operators.linalg.without, deepca.operators.linalg.symmetric_part
+_project_out, _symmetric = deepca.operators.linalg.project_out, deepca.operators.linalg.symmetric_part
 _LIBRARY: dict[str, Callable[..., float]] = {
     name: getattr(math, name)
     for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "pow", "hypot", "sin", "cos", "tan", "cosh", "acosh")
@@ -88,7 +88,7 @@ def _each(work: Callable[[Array], tuple[Array, ...]], A: Array) -> tuple[Array, 
     return tuple(np.stack(parts) for parts in zip(*found, strict=True))
 
 
-def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
+def _answers(other: _OtherProcessor) -> dict[str, Callable[..., Any]]:
     def qr(A: Array, mode: str = "reduced") -> Any:
         def one(A: Array) -> tuple[Array, Array]:
             Q, R = _qr(A, mode)
@@ -153,16 +153,16 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
         "scipy_eigh": scipy_eigh,
         "dormqr": dormqr,
         "dgejsv": dgejsv,
-        "without": lambda Y, X: other.rounded(_without(Y, X)),
+        "project_out": lambda Y, X: other.rounded(_project_out(Y, X)),
         "symmetric_part": lambda M: _symmetric(other.product(M)),
         "product": other.rounded,
     }
 
 
 @contextmanager
-def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
-    """Let the threads of these agents (``run_agents``) compute with other last bits than the others."""
-    theirs = {f"agent-{j}": _answers(_Other(seed + j)) for j in agents}
+def other_processors(agents: Collection[int], seed: int = 0) -> Iterator[None]:
+    """Let the threads of these agents (``run_agents``) compute as on another processor."""
+    theirs = {f"agent-{j}": _answers(_OtherProcessor(seed + j)) for j in agents}
 
     def here(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -187,7 +187,7 @@ def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
     patches.append(mock.patch.object(scipy.linalg, "eigh", here("scipy_eigh", _scipy_eigh)))
     patches.append(mock.patch.object(deepca.solver.ritz_axes, "dormqr", here("dormqr", _dormqr)))
     patches.append(mock.patch.object(deepca.solver.deflation, "dgejsv", here("dgejsv", _dgejsv)))
-    for name, usual in (("without", _without), ("symmetric_part", _symmetric)):
+    for name, usual in (("project_out", _project_out), ("symmetric_part", _symmetric)):
         patches += [mock.patch.object(module, name, here(name, usual)) for module in _modules_with(usual)]
     for name, answer in (("__matmul__", "product"), ("gram", "symmetric_part")):
         kinds = [kind for kind in _subclasses(Operator) if name in vars(kind)]

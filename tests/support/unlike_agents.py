@@ -1,7 +1,7 @@
 """Compare DeEPCA with the accelerated method, both with default settings, on very heterogeneous agents.
 
-``python -m tests.support.unlike_agents 0 500`` solves 500 problems with both; it prints those on which only DeEPCA
-converges, and totals.
+``python -m tests.support.unlike_agents 0 500`` solves 500 problems with both methods, and prints those on which only
+DeEPCA converges, and totals.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from deepca.algorithms import Algorithm
 from deepca.operators.linalg import random_orthonormal
 from deepca.solver.result import StatusCode
 from tests.support.helpers import worst_tangent
-from tests.support.problems import unlike_problem
+from tests.support.problems import heterogeneous_problem
 
-__all__ = ["Compared", "Ended", "compare", "solve_unlike"]
+__all__ = ["Compared", "Ended", "compare", "solve_heterogeneous"]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Status of a run, and the tangent of the true angle at the worst agent."""
+    """Outcome of a run: its status, and the tangent of the true angle at the worst agent."""
 
     code: StatusCode
     tangent: float
@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def wrong(self) -> bool:
-        """True if the status is converged and the answer is not."""
+        """Whether the status is converged but the answer is not."""
         return self.code == "converged" and not self.converged
 
 
@@ -52,11 +52,11 @@ class Compared:
     accelerated: Ended
 
 
-def solve_unlike(
+def solve_heterogeneous(
     seed: int, method: type[DeEPCA] | type[AcceleratedDeEPCA], *, tol: float = 1e-9, max_iter: int = 2000
 ) -> Ended:
-    """Solve one of the problems of :func:`tests.support.problems.unlike_problem` with default settings."""
-    problem = unlike_problem(seed)
+    """Solve one of the problems of :func:`tests.support.problems.heterogeneous_problem` with default settings."""
+    problem = heterogeneous_problem(seed)
     W0 = random_orthonormal(problem.stack.shape[-1], problem.k, seed=1)
     algorithm: Algorithm[Any] = method(problem.stack, W0, SimulatedNetwork(problem.place))
     result = deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol))
@@ -67,8 +67,8 @@ def solve_unlike(
 def compare(seeds: Iterable[int]) -> Iterable[Compared]:
     """Solve each problem with both methods."""
     for seed in seeds:
-        about = unlike_problem(seed).about
-        yield Compared(about, solve_unlike(seed, DeEPCA), solve_unlike(seed, AcceleratedDeEPCA))
+        about = heterogeneous_problem(seed).about
+        yield Compared(about, solve_heterogeneous(seed, DeEPCA), solve_heterogeneous(seed, AcceleratedDeEPCA))
 
 
 if __name__ == "__main__":

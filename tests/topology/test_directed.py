@@ -1,4 +1,4 @@
-"""Test directed graphs: weights that preserve the sum, ratios that agree, and the pooled result at every agent."""
+"""Test directed graphs: weights preserve the sum, ratios agree, and every agent obtains the pooled result."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_weights_follow_from_out_degrees_alone(m: int, seed: int) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_contraction_bound_holds_and_is_tight(name: str) -> None:
-    """Compare the bound with the ratios from random starts and from the worst singular vector."""
+    """It is compared with the ratios for random starts and for the worst singular vector."""
     graph = GRAPHS[name]
     rng = np.random.default_rng(0)
     for K in (1, 3, 10, 40):
@@ -109,7 +109,7 @@ def test_the_contraction_bound_holds_and_is_tight(name: str) -> None:
     assert graph.contraction(rounds) <= 1e-6 < graph.contraction(rounds - 1)
 
 
-def test_one_and_two_agents() -> None:
+def test_directed_graphs_may_have_one_or_two_agents() -> None:
     alone = directed.from_arcs(1, [])
     assert (alone.n_messages, alone.flood_rounds, alone.contraction(1)) == (0, 0, 0.0)
     assert directed.ring(1).n_agents == 1
@@ -173,7 +173,7 @@ def test_mixers_with_memory_are_rejected(mixer: deepca.consensus.mixers.Mixer) -
 
 
 def test_mixers_with_memory_diverge_on_a_directed_ring() -> None:
-    """Apply FastMix's recurrence with the weights of a directed ring: some start grows in every round."""
+    """With the weights of a directed ring, some start of FastMix's recurrence grows in every round."""
     C, eta = GRAPHS["ring"].gossip_matrix, deepca.consensus.mixers.fastmix_eta(GRAPHS["ring"].lambda2)
     step = np.block([[(1 + eta) * C, -eta * np.eye(M)], [np.eye(M), np.zeros((M, M))]])
     assert np.abs(np.linalg.eigvals(step)).max() > 1.05
@@ -182,7 +182,7 @@ def test_mixers_with_memory_diverge_on_a_directed_ring() -> None:
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", ["random 0", "ring", "star with one way back"])
 def test_mixing_gives_the_mean(name: str, kind: str) -> None:
-    """Check on every engine that ratios agree, x preserves the sum, and messages follow the arcs."""
+    """On every engine ratios agree, x preserves the sum, and messages follow the arcs."""
     graph = GRAPHS[name]
     x = np.random.default_rng(1).standard_normal((M, 5, 2))
     rounds = deepca.Gossip().rounds_for(graph, 1e-13)
@@ -193,7 +193,7 @@ def test_mixing_gives_the_mean(name: str, kind: str) -> None:
     assert done.traffic.bytes_sent == rounds * graph.n_messages * 11 * 8  # ten numbers and the weight
 
     def parts(network: Network) -> Array:
-        kept, memory = deepca.Gossip(7).remember(network, x[network.local], None)
+        kept, memory = deepca.Gossip(7).mix(network, x[network.local], None)
         assert isinstance(memory, PushSum)
         np.testing.assert_allclose(mean_of(kept, memory) * memory.y[..., None, None], kept)
         return np.concatenate([kept.reshape(*network.batch, -1), memory.y[..., None]], axis=-1)
@@ -218,7 +218,7 @@ def test_exact_averages_and_reductions_follow_the_arcs(kind: str) -> None:
         found = at_every_agent(kind, graph, work).values
         np.testing.assert_allclose(found[:, :4], np.broadcast_to(x.mean(axis=0), (M, 4)), atol=1e-14)
         assert (found[:, 4:] == x.max(axis=0)).all()
-        root = graph.middle
+        root = graph.center
         assert TreeSweep().length(graph) == graph.paths_to(root)[0].max() + graph.paths_from(root)[0].max()
 
 
@@ -229,15 +229,15 @@ def test_an_average_reports_its_error_where_messages_may_get_lost() -> None:
     x = np.random.default_rng(3).standard_normal((M, 6)) * 10.0 ** np.arange(-3, 3)
     for graph in GRAPHS.values():
         rounds = deepca.Gossip().rounds_for(graph, 1e-3)
-        found = average(Unreliable(graph), x, rounds, lambda averaged: averaged.doubt < 1e-9)
+        found = average(Unreliable(graph), x, rounds, lambda averaged: averaged.error_norm < 1e-9)
         assert (np.abs(found.mean - x.mean(axis=0)) <= found.error + 1e-15).all()
-        assert found.doubt < 1e-9
+        assert found.error_norm < 1e-9
 
 
 @given(st.integers(2, 8), st.integers(0, 1000), st.integers(1, 6))
 @quick(30)
 def test_rates_match_the_spectral_radius_of_the_recurrence(m: int, seed: int, K: int) -> None:
-    """Compare rates for complex eigenvalues with the spectral radius of the recurrence."""
+    """Eigenvalues may be complex."""
     graph = directed.random_digraph(m, 0.7, seed=seed)
     p = graph.modes**K
     worst = max(np.abs(np.roots([1.0, -2.0 * v, v])).max() for v in p)
@@ -282,7 +282,7 @@ def test_the_sum_is_tracked_and_the_ratios_agree(algorithm: type[deepca.DeEPCA |
 
 
 def test_tracking_restarts_after_a_disturbance() -> None:
-    """Reset the push-sum weights to one; the invariant holds again."""
+    """The push-sum weights are reset to one, and the invariant holds again."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
@@ -316,8 +316,8 @@ def test_depca_stalls_as_on_undirected_graphs() -> None:
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
-def test_centred_rows() -> None:
-    """Compute the mean of rows far from zero by ratios, with unequal numbers of rows."""
+def test_rows_far_from_zero_are_centred_exactly() -> None:
+    """The mean is computed by ratios; agents have different numbers of rows."""
     rng = np.random.default_rng(5)
     rows = [rng.standard_normal((3 + 4 * j, 5)) + 1e6 for j in range(M)]
     graph = GRAPHS["random 5"]
@@ -329,7 +329,7 @@ def test_centred_rows() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca", "accelerated"])
-def test_the_estimator(algorithm: str) -> None:
+def test_the_estimator_matches_pooled_pca_on_a_directed_graph(algorithm: str) -> None:
     decomposition = pytest.importorskip("sklearn.decomposition")
     rng = np.random.default_rng(6)
     X = rng.standard_normal((600, 20)) * 0.8 ** np.arange(20) + 100.0

@@ -1,4 +1,4 @@
-"""Graphs and gossip matrices, compared with networkx, dense eigensolvers and closed forms."""
+"""Compare graphs and gossip matrices with networkx, dense eigensolvers and closed forms."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_erdos_renyi_draws_again_until_connected() -> None:
     first_draws = [
         nx.is_connected(nx.gnp_random_graph(12, 0.2, seed=int(np.random.default_rng(s).integers(2**31)))) for s in seeds
     ]
-    assert not all(first_draws)  # otherwise this test would show nothing
+    assert not all(first_draws)  # otherwise this test would be vacuous
     for s in seeds:
         assert nx.is_connected(tp.erdos_renyi(12, 0.2, seed=s).to_networkx())
 
@@ -296,7 +296,7 @@ def test_modifying_the_input_matrix_does_not_change_the_topology() -> None:
 
 def test_creating_a_topology_does_not_modify_the_input_matrix() -> None:
     L = sparse.csr_array(tp.path(3).gossip_matrix + 1.0)
-    L.data -= 1.0  # now the zeros of a path of three are stored explicitly
+    L.data -= 1.0  # the zeros of a path of three are now stored explicitly
     assert L.nnz == 9
     tp.from_gossip_matrix(L)
     assert L.nnz == 9
@@ -338,7 +338,7 @@ def test_large_torus_hypercube_and_star_have_the_closed_form_eigenvalues() -> No
 
 
 def test_large_random_graphs_have_the_eigenvalues_of_a_dense_solver() -> None:
-    """Use 1501 agents, just beyond the dense solver; on a regular graph every rule is ``I − αM``."""
+    """With 1501 agents the dense solver is no longer used; on a regular graph every rule gives ``I − αM``."""
     topology = tp.random_regular(1501, 4, seed=0)
     mu = np.linalg.eigvalsh(topology.laplacian)[[1, -1]]
     steps: dict[tp.Rule, float] = {
@@ -359,7 +359,7 @@ def test_large_irregular_graphs_have_the_eigenvalues_of_a_dense_solver() -> None
 
 
 def test_a_large_custom_matrix_may_have_negative_weights() -> None:
-    """Give second neighbours on a ring weight −0.05; the eigenvalues still have a closed form."""
+    """On a ring whose second neighbours have weight −0.05, the eigenvalues still have a closed form."""
     m = 4000
     angle = 2 * np.pi * np.arange(m) / m
     exact = np.sort(0.3 + 0.8 * np.cos(angle) - 0.1 * np.cos(2 * angle))
@@ -526,5 +526,5 @@ def test_neighbours_of_a_nonexistent_agent_raise(j: int) -> None:
         tp.ring(5).neighbors(j)
 
 
-def test_repr() -> None:
+def test_repr_shows_name_rule_sizes_and_gap() -> None:
     assert repr(tp.ring(4)) == "Topology(ring(4), rule='paper', 4 agents, 4 edges, 1 − λ₂ = 0.5)"

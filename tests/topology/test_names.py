@@ -1,4 +1,4 @@
-"""Compare networks created by name with the functions that create them and with networkx."""
+"""Compare networks that are created by name with those of the functions and with networkx."""
 
 from __future__ import annotations
 

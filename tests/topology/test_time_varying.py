@@ -1,4 +1,4 @@
-"""Test time-varying networks: every round preserves the sum, and the result is that of a static network."""
+"""Test time-varying networks: every round preserves the sum, and results equal those on static networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
 from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying
-from deepca.topology.time_varying import Changing
+from deepca.topology.time_varying import TimeVarying
 from tests.laws.strategies import quick
 from tests.support.engines import ENGINES, at_every_agent, mine, network_of
 from tests.support.errors import raises
@@ -42,7 +42,7 @@ from tests.support.seeds import law_seeds
 Array = npt.NDArray[np.float64]
 M, D, K_TOP = 12, 24, 3
 BASE = deepca.topology.erdos_renyi(M, 0.5, seed=2)
-NETWORKS: dict[str, Changing] = {
+NETWORKS: dict[str, TimeVarying] = {
     "periodic": time_varying.periodic([deepca.topology.ring(M), deepca.topology.star(M), BASE]),
     "matchings": time_varying.matchings(BASE, seed=1),
     "matchings of a ring": time_varying.matchings(deepca.topology.ring(M), seed=2),
@@ -110,7 +110,7 @@ def test_one_peer_sends_one_message_per_agent(m: int) -> None:
 @quick(30)
 def test_flooding_takes_exactly_as_many_rounds_as_reported(m: int, seed: int, start: int) -> None:
     network = time_varying.matchings(deepca.topology.complete(m), seed=seed)
-    rounds = network.flood_from(start)
+    rounds = network.flood_rounds_from(start)
     known = [{j} for j in range(m)]
     for r in range(start, start + rounds):
         assert any(len(each) < m for each in known)
@@ -135,7 +135,7 @@ def test_the_contraction_matches_the_product_of_the_rounds(name: str) -> None:
 
 
 def test_the_search_for_rounds_reuses_products() -> None:
-    class Counted(Changing):
+    class Counted(TimeVarying):
         asked = 0
 
         def at(self, r: int) -> Csr:
@@ -161,7 +161,7 @@ def test_the_search_for_rounds_reuses_products() -> None:
 
 @pytest.mark.parametrize("seed", [140, 155, 160])
 def test_a_common_mean_is_exact_where_rounds_are_worse_than_those_sampled(seed: int) -> None:
-    """Use windows of four rounds that leave 1e-4 when sampled, but nearly everything while most links are down."""
+    """Windows of four rounds leave 1e-4 of the error when sampled, but nearly all of it while most links are down."""
     network = time_varying.failing(deepca.topology.complete(4), 0.5, seed=seed)
     x = np.arange(8.0).reshape(4, 2)
     np.testing.assert_allclose(common_average(SimulatedNetwork(network), x), x.mean(axis=0), rtol=1e-14)
@@ -220,7 +220,7 @@ def test_the_number_of_rounds_does_not_rely_on_a_lucky_round(base: deepca.Topolo
 @pytest.mark.simulator("many runs")
 @pytest.mark.parametrize("seed", [34, 35, 36, 37, 38, 39])
 def test_accelerated_iterations_converge_where_links_fail(seed: int) -> None:
-    """Use A_j ten times as large as their mean; DeEPCA converges for all of these seeds."""
+    """The A_j are ten times as large as their mean; DeEPCA converges for all of these seeds."""
     rng = np.random.default_rng(seed)
     apart = rng.normal(size=(3, 4, 4))
     apart = apart + apart.transpose(0, 2, 1)
@@ -241,7 +241,7 @@ def average_over_lossy_links(seed: int) -> tuple[float, float]:
     except NetworkError:
         return np.inf, np.inf
     largest = float(np.linalg.norm(x, axis=-1).max())
-    return float(np.linalg.norm(found.mean - x.mean(axis=0))), found.off_by(largest) + found.doubt
+    return float(np.linalg.norm(found.mean - x.mean(axis=0))), found.error_bound(largest) + found.error_norm
 
 
 @pytest.mark.simulator("a network that loses messages")
@@ -253,7 +253,7 @@ def test_the_bound_of_an_average_includes_lost_messages(seed: int) -> None:
 
 @pytest.mark.simulator("a network that loses messages")
 def test_an_average_that_lost_messages_is_repeated() -> None:
-    """Most averages are exact, although single attempts lose messages."""
+    """So most averages are exact, although single attempts lose messages."""
     errors = [average_over_lossy_links(seed)[0] for seed in range(30)]
     assert np.median(errors) <= 1e-12
 
@@ -272,13 +272,15 @@ def test_invalid_schedules_are_rejected() -> None:
     with pytest.raises(TopologyError):
         _ = NETWORKS["one peer"].eigenvalues
     apart = csr(np.eye(4))
-    alone = Changing("apart", "changing", csr(np.full((4, 4), 0.25)), 0.5, -0.5, lambda r: apart)
+    alone = TimeVarying("apart", "changing", csr(np.full((4, 4), 0.25)), 0.5, -0.5, lambda r: apart)
     with pytest.raises(DisconnectedError):
-        alone.flood_from(0)
-    leaking = Changing("leaking", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.diag([1.0, 1.0, 0.9, 1.0])))
+        alone.flood_rounds_from(0)
+    leaking = TimeVarying(
+        "leaking", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.diag([1.0, 1.0, 0.9, 1.0]))
+    )
     with raises(MassError, agent=2, value=0.9):
         leaking.at(3)
-    wrong = Changing("wrong", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.eye(3)))
+    wrong = TimeVarying("wrong", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.eye(3)))
     with raises(TopologyError, value=(3, 3)):
         wrong.at(0)
 
@@ -303,7 +305,7 @@ def test_mixers_with_memory_and_exact_ones_are_rejected() -> None:
 
 
 def test_mixers_with_memory_are_slow_or_diverge() -> None:
-    """Run FastMix over matchings of a ring: slower than plain averaging, and unbounded with more momentum."""
+    """Over matchings of a ring FastMix is slower than plain averaging, and unbounded with more momentum."""
     network = NETWORKS["matchings of a ring"]
     start = np.random.default_rng(0).standard_normal((M, 1))
 
@@ -322,8 +324,8 @@ def test_mixers_with_memory_are_slow_or_diverge() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_mixing_and_reducing_on_every_engine(name: str, kind: str) -> None:
-    """Check that all agents make the same rounds in sequence, and that traffic counts their messages."""
+def test_mixing_and_reducing_use_consecutive_rounds_on_every_engine(name: str, kind: str) -> None:
+    """All agents make the same rounds in sequence, and traffic counts their messages."""
     graph = NETWORKS[name]
     x = np.random.default_rng(1).standard_normal((M, 4))
 
@@ -341,7 +343,7 @@ def test_mixing_and_reducing_on_every_engine(name: str, kind: str) -> None:
     np.testing.assert_allclose(done.values[:, :4], product @ x / product.sum(axis=1, keepdims=True), atol=1e-14)
     if kind == "mpi":
         return  # agrees by other means
-    flood = graph.flood_from(9)
+    flood = graph.flood_rounds_from(9)
     assert (done.traffic.rounds, done.traffic.control_rounds) == (11, flood)
     assert done.traffic.messages == sum(graph.messages_at(r) for r in range(11 + flood))
     last = graph.at(10 + flood).toarray() @ graph.at(9 + flood).toarray()
@@ -354,9 +356,9 @@ def test_an_average_reports_its_error(name: str) -> None:
     assert not network.reliable
     x = np.random.default_rng(3).standard_normal((M, 6))
     rounds = deepca.Gossip().rounds_for(NETWORKS[name], 1e-4)
-    found = average(network, x[mine(M)], rounds, lambda averaged: averaged.doubt < 1e-9)
+    found = average(network, x[mine(M)], rounds, lambda averaged: averaged.error_norm < 1e-9)
     assert (np.abs(found.mean - x.mean(axis=0)) <= found.error + 1e-15).all()
-    assert found.doubt < 1e-9
+    assert found.error_norm < 1e-9
 
 
 # ---------------------------------------------------------------------------------------------------------- algorithms
@@ -391,7 +393,7 @@ def test_the_tracking_invariant_holds_in_every_iteration(name: str) -> None:
 
 
 def test_a_new_epoch_has_its_own_rounds() -> None:
-    """Let agents that were interrupted in different rounds agree again on the current one."""
+    """So agents that were interrupted in different rounds agree again on the current one."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     network = network_of(NETWORKS["matchings"])
@@ -399,14 +401,14 @@ def test_a_new_epoch_has_its_own_rounds() -> None:
     announce = AtIteration(7, lambda: network.announce_epoch(1))
     result = deepca.solve(solver, max_iter=900, stop=Tolerance(1e-11), observers=[announce])
     assert result.restarts == 1
-    assert network.made > 1 << 32
+    assert network.next_round > 1 << 32
     assert worst_tangent(U, result.W) <= 1e-11
 
 
 @pytest.mark.simulator("what a lost message does is the same on every engine")
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
 def test_the_certificate_detects_lost_messages_and_tracking_recovers(algorithm: Any) -> None:
-    """Let agents agree on a wrong result; fresh averages detect it, and tracking restarts."""
+    """The agents agree on a wrong result; fresh averages detect this, and tracking restarts."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     losing = time_varying.lossy(BASE, 0.02, seed=5, until=150)
@@ -419,14 +421,14 @@ def test_the_certificate_detects_lost_messages_and_tracking_recovers(algorithm: 
 
     believed, proven = run(False), run(True)
     assert worst_tangent(U, believed.W) > 1e-3
-    assert max(worst_tangent(believed.W[0], W[None]) for W in believed.W) < 1e-3  # they agree, on something else
+    assert max(worst_tangent(believed.W[0], W[None]) for W in believed.W) < 1e-3  # they agree on another subspace
     assert proven.restarts >= 1
     assert proven.status.code == "converged"
     assert worst_tangent(U, proven.W) <= 1e-10
 
 
 @pytest.mark.simulator("the estimator has engines of its own")
-def test_the_estimator() -> None:
+def test_the_estimator_matches_pooled_pca_on_time_varying_networks() -> None:
     decomposition = pytest.importorskip("sklearn.decomposition")
     rng = np.random.default_rng(6)
     X = rng.standard_normal((600, 20)) * 0.8 ** np.arange(20) + 100.0

@@ -14,12 +14,12 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["alone", "sync_folder", "try_lock", "write_whole"]
+__all__ = ["exclusive_lock", "sync_folder", "try_lock", "write_atomic"]
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder, across processes; wait until it is free (no-op on Windows)."""
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder across processes, waiting until it is free (does nothing on Windows)."""
     if fcntl is None:
         yield
         return
@@ -32,7 +32,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Try to lock a file until it is closed; return whether it succeeded (always on systems without such locks)."""
+    """Lock a file until it is closed, without waiting; return whether that succeeded (always True on Windows)."""
     if fcntl is None:
         return True
     try:
@@ -42,10 +42,10 @@ def try_lock(file: IO[str]) -> bool:
     return True
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file atomically and durably: to a temporary name first, which is then renamed.
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file atomically and durably: a temporary file is written first, then renamed.
 
-    Concurrent writers do not interfere. After the return, the content survives a power failure.
+    Concurrent writers do not interfere. Once the function returns, the content survives a power failure.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     content : bytes
         The whole content.
     mode : int
-        Permissions of the file, which at no time has more.
+        Permissions of the file; the temporary file never has wider ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
@@ -72,7 +72,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable; does nothing on systems that do not support it."""
+    """Flush renames in a folder to disk, on systems that support it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""Log events of a site's agent, and listen to them.
+"""Log the events of a site's agent, and pass them to handlers.
 
-An event is a log record with three more attributes: ``site``, the site where it happened; ``event``, its kind; and
-``facts``, a mapping. Several agents may run in one process; ``site`` distinguishes their records.
+An event is a log record with three extra attributes: ``site``, the site where it happened; ``event``, its kind; and
+``facts``, a mapping with its details. Several agents may run in one process; ``site`` distinguishes their records.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["EventHandler", "EventLogger", "is_event", "listening", "one_line"]
+__all__ = ["EventHandler", "EventLogger", "attached", "is_event", "one_line"]
 
 _lock = threading.Lock()
-_levels: list[int] = []  # of the logger before each listener started; the last to end restores the first
+_levels: list[int] = []  # the logger's level before each active handler; the last to leave restores the original
 
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
-    """Log the events of one site, such as ``log.info("south is there", event="link_up", facts={"site": "south"})``."""
+    """Logger of one site's events: ``log.info("connected to south", event="link_up", facts={"site": "south"})``."""
 
     def __init__(self, logger: logging.Logger, site: str) -> None:
         super().__init__(logger, {})
@@ -32,24 +32,24 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def is_event(record: logging.LogRecord, site: str | None = None) -> bool:
-    """Return whether a record is an event, and of that site if one is given."""
+    """Return whether a log record is an event, and of the given site if there is one."""
     return all(hasattr(record, name) for name in ("site", "event", "facts")) and site in (None, vars(record)["site"])
 
 
 class EventHandler(logging.Handler):
-    """Pass events to a function as they happen.
+    """Logging handler that passes events to a function as they happen.
 
     Parameters
     ----------
-    hear : callable
-        Called as ``hear(site, event, text, facts)``.
+    callback : callable
+        Called as ``callback(site, event, text, facts)``.
     site : str, optional
-        The only site whose events are passed on; may be set later.
+        Pass on the events of this site only; can also be set later, as an attribute.
     """
 
-    def __init__(self, hear: Callable[[str, str, str, Mapping[str, Any]], None], site: str | None = None) -> None:
+    def __init__(self, callback: Callable[[str, str, str, Mapping[str, Any]], None], site: str | None = None) -> None:
         super().__init__()
-        self._hear, self.site = hear, site
+        self._hear, self.site = callback, site
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass an event on, and ignore other records."""
@@ -62,13 +62,13 @@ class EventHandler(logging.Handler):
 
 
 def one_line(text: str, longest: int = 1000) -> str:
-    """Return the beginning of an untrusted text as one printable line, safe for logs."""
+    """Truncate an untrusted text and make it one printable line, safe for logs."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
 
 
 @contextmanager
-def listening(handler: logging.Handler) -> Iterator[None]:
-    """Attach a handler to deepca's logger, at level INFO or lower, within the context."""
+def attached(handler: logging.Handler) -> Iterator[None]:
+    """Attach a handler to deepca's logger within the context, with the logger's level at INFO or lower."""
     logger = logging.getLogger("deepca")
     with _lock:
         _levels.append(logger.level)

@@ -17,11 +17,11 @@ from threadpoolctl import ThreadpoolController
 __all__ = ["available_memory", "keep_freed_memory", "launched_ranks", "one_blas_thread", "usable_cores"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
-_DEFAULT_MEMORY = 4 << 30  # bytes, where the system does not report what is available
+_DEFAULT_MEMORY = 4 << 30  # bytes, assumed if the system does not report how much is available
 
 
 def usable_cores() -> int:
-    """Return the cores this process may use: those it is bound to, or its share among unbound MPI ranks."""
+    """Return how many cores this process may use: those it is bound to or, for an unbound MPI rank, its share."""
     every = os.cpu_count() or 1
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
     return own if own < every else max(own // _ranks_here(), 1)
@@ -38,7 +38,7 @@ def _ranks_here() -> int:
 
 
 def _first_count(*names: str) -> int:
-    """Return the first of these environment variables that is a number; 1 if none is."""
+    """Return the value of the first of these environment variables that is a number; 1 if none is."""
     for name in names:
         if os.environ.get(name, "").isdecimal():
             return max(int(os.environ[name]), 1)
@@ -46,7 +46,7 @@ def _first_count(*names: str) -> int:
 
 
 def available_memory() -> int:
-    """Estimate the bytes that this process can allocate without swapping (4 GiB if the system does not tell)."""
+    """Estimate the bytes that this process can allocate without swapping (4 GiB if the system does not report it)."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -72,15 +72,15 @@ def keep_freed_memory(largest: int = 4 << 20) -> None:
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """Find the BLAS libraries of this process, once: it takes milliseconds. numpy and scipy have loaded theirs."""
+    """Find the BLAS libraries that numpy and scipy have loaded, once, since the search takes milliseconds."""
     return ThreadpoolController()
 
 
 class _BlasLimit:
-    """A limit of one BLAS thread, shared by nested and concurrent users, since it applies to the whole process.
+    """Process-wide limit of one BLAS thread, shared by nested and concurrent contexts.
 
-    The first user sets it and the last one lifts it. Agents of one process enter and leave at different times; if each
-    restored the limit it found, the process could be left with the wrong one.
+    The first context to be entered sets the limit, and the last one to be left lifts it. Agents in one process enter
+    and leave at different times; if each restored the limit it found, the process could end up with the wrong one.
     """
 
     def __init__(self) -> None:
@@ -89,14 +89,14 @@ class _BlasLimit:
         self._limit: Any = None
 
     def __enter__(self) -> None:
-        """Set the limit for the first user."""
+        """Set the limit on entering the first context."""
         with self._lock:
             if self._users == 0:
                 self._limit = _libraries().limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(self, *_: object) -> None:
-        """Lift the limit after the last user."""
+        """Lift the limit on leaving the last context."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._limit is not None:

@@ -13,7 +13,7 @@ __all__ = ["all_unmasked", "unmasked"]
 
 
 def unmasked(X: Any, name: str) -> Any:
-    """Return X as a plain array; raise DataError, which names the first masked entry, if there is one."""
+    """Return X as a plain array; raise DataError naming the first masked entry, if any entry is masked."""
     if isinstance(X, (list, tuple)):
         for i, row in enumerate(X):
             if np.ma.isMaskedArray(row):

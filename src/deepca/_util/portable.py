@@ -1,10 +1,10 @@
-"""Arithmetic whose bits do not depend on the processor, for decisions that all agents must make alike.
+"""Arithmetic with bit-identical results on every processor, for decisions that all agents must make alike.
 
 Sums, products, quotients and square roots of single numbers are rounded in the same way everywhere (IEEE 754), and so
 are ``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are
-not: their last digit depends on the library and on the instructions it uses. The functions below use the former only.
-They are accurate to a few units in the last place, and a thousand times slower than vectorized ones: they are meant for
-the few numbers that determine a number of rounds or the end of a run.
+not: their last digit depends on the library and on the instructions it uses. The functions below use only the
+operations that are. They are accurate to a few units in the last place but a thousand times slower than vectorized
+functions, so use them only for the few numbers that determine how many rounds to run or when to stop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy.typing as npt
 from deepca._util.floats import SMALLEST
 from deepca._util.typing import Array
 
-__all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "length", "log", "median", "power", "total"]
+__all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "log", "median", "norm", "power", "total"]
 
 # log 2 in two parts: the product of the first with any exponent is exact
 _LOG2 = (0.6931471803691238, 1.9082149292705877e-10)
-_LOG_TERMS = 14  # enough for the series of the logarithm, where z² ≤ 0.0295
+_LOG_TERMS = 14  # of the series of artanh z, enough for double precision with z² ≤ 0.0295
 _SQRT_HALF = math.sqrt(0.5)
-_SECTIONS = 32  # into which an interval that contains an eigenvalue is divided at a time
+_SECTIONS = 32  # parts into which each step divides the interval that contains an eigenvalue
 
 
 def log(x: float) -> float:
@@ -92,15 +92,15 @@ def hypot(x: float, y: float) -> float:
 
 
 def total(values: Array | Sequence[float]) -> float:
-    """Return the sum, rounded once."""
+    """Return the exact sum of all values, rounded once."""
     try:
         return math.fsum(np.asarray(values, dtype=np.float64).ravel().tolist())
     except (OverflowError, ValueError):  # overflow, or infinities of both signs
         return float(np.sum(values))
 
 
-def length(x: npt.NDArray[np.float64]) -> float:
-    """Return the root of the sum of squares of all entries, without overflow of the squares."""
+def norm(x: npt.NDArray[np.float64]) -> float:
+    """Return the Euclidean norm of all entries, without overflow of the squares."""
     peak = float(np.abs(x).max(initial=0.0))
     if peak == 0.0 or not math.isfinite(peak):
         return peak
@@ -110,7 +110,7 @@ def length(x: npt.NDArray[np.float64]) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the two in the middle."""
+    """Return the median: the middle value, or the mean of the two in the middle."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
@@ -119,55 +119,56 @@ def median(values: Sequence[float]) -> float:
 def eigenvalues(A: Array, *places: int) -> Array:
     """Return the eigenvalues of a symmetric matrix in ascending order, for up to a few hundred rows.
 
-    Householder reflections give a tridiagonal matrix, and Sturm sequences the number of eigenvalues below a value. All
-    operations are on single entries, with sums in a fixed order.
+    Householder reflections reduce A to a tridiagonal matrix. Each eigenvalue is then enclosed in ever smaller intervals
+    by counting the eigenvalues below a value (Sturm sequences). All operations act on single entries, and sums have a
+    fixed order.
 
     Parameters
     ----------
     A : ndarray of shape (n, n)
         The matrix.
     *places : int
-        Positions of the eigenvalues to return; all by default.
+        Indices of the eigenvalues to return, negative ones from the end; all by default.
     """
     n = len(A)
-    diagonal, beside = _tridiagonal(np.array(A, dtype=np.float64))
+    diagonal, subdiagonal = _tridiagonal(np.array(A, dtype=np.float64))
     wanted = np.array([place % n for place in places] if places else range(n))
-    reach = np.abs(diagonal) + np.append(np.abs(beside), 0.0) + np.append(0.0, np.abs(beside))
+    reach = np.abs(diagonal) + np.append(np.abs(subdiagonal), 0.0) + np.append(0.0, np.abs(subdiagonal))
     span = 1.0001 * float(reach.max()) + SMALLEST
     low, step = np.full(wanted.size, -span), np.full(wanted.size, 2.0 * span / _SECTIONS)
     inner = np.arange(1.0, _SECTIONS)
     for _ in range(12):  # 5 bits each
-        below = _below(diagonal, np.square(beside), low[:, None] + step[:, None] * inner)
+        below = _count_below(diagonal, np.square(subdiagonal), low[:, None] + step[:, None] * inner)
         low = low + step * np.count_nonzero(below <= wanted[:, None], axis=1)
         step = step / _SECTIONS
-    near = [low]  # neighbouring numbers, among which the last bit is decided
+    near = [low]  # neighbouring floats, from which the last step chooses
     for _ in range(4):
         near = [np.nextafter(near[0], -np.inf), *near, np.nextafter(near[-1], np.inf)]
     around = np.stack(near, axis=1)
-    fit = np.count_nonzero(_below(diagonal, np.square(beside), around) <= wanted[:, None], axis=1)
+    fit = np.count_nonzero(_count_below(diagonal, np.square(subdiagonal), around) <= wanted[:, None], axis=1)
     return np.asarray(np.take_along_axis(around, np.maximum(fit - 1, 0)[:, None], axis=1)[:, 0])
 
 
 def _tridiagonal(A: Array) -> tuple[Array, Array]:
-    """Return diagonal and subdiagonal of a tridiagonal matrix with the eigenvalues of A, which is overwritten."""
+    """Return diagonal and subdiagonal of a tridiagonal matrix with the eigenvalues of A; overwrite A."""
     n = len(A)
-    beside = np.zeros(max(n - 1, 0))
+    subdiagonal = np.zeros(max(n - 1, 0))
     for j in range(n - 1):
         v, rest = A[j + 1 :, j].copy(), A[j + 1 :, j + 1 :]
-        size = length(v)
-        beside[j] = -math.copysign(size, v[0])
-        v[0] -= beside[j]
+        size = norm(v)
+        subdiagonal[j] = -math.copysign(size, v[0])
+        v[0] -= subdiagonal[j]
         half = total(v * v) / 2.0
         if half == 0.0:
             continue
         p = np.add.accumulate(rest * v[:, None], axis=0)[-1] / half
         q = p - (total(p * v) / (2.0 * half)) * v
         rest -= v[:, None] * q + q[:, None] * v
-    return np.diag(A).copy(), beside
+    return np.diag(A).copy(), subdiagonal
 
 
-def _below(diagonal: Array, squares: Array, x: Array) -> npt.NDArray[np.int64]:
-    """Count the eigenvalues of a tridiagonal matrix below each of x."""
+def _count_below(diagonal: Array, squares: Array, x: Array) -> npt.NDArray[np.int64]:
+    """Count the eigenvalues of a tridiagonal matrix below each entry of x, given its squared subdiagonal."""
     count = np.zeros(x.shape, dtype=np.int64)
     pivot = np.ones_like(x)
     for i, entry in enumerate(diagonal.tolist()):

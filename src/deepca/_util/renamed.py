@@ -1,19 +1,23 @@
-"""Resolve module names of version 0.1, with a deprecation warning, for one release.
+"""Resolve names of version 0.1, with a deprecation warning, for one release.
 
-These are the modules that were public, and those that pickled estimators refer to.
+These are modules that were public or that pickled estimators refer to, names in these modules, and attributes of
+public classes.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["RENAMED", "install", "renamed_module", "replacement"]
+__all__ = ["NAMES", "RENAMED", "install", "renamed_attributes", "renamed_module", "replacement"]
+
+T = TypeVar("T")
 
 RENAMED: dict[str, tuple[str, ...]] = {
     "centring": ("consensus.centring",),
@@ -68,33 +72,53 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "transports.base": ("network.transports.base",),
     "transports.memory": ("network.transports.memory",),
 }
-"""New modules that contain the names of an old one; both without ``deepca.``."""
+"""Old module name → new modules that define its contents, all without the prefix ``deepca.``."""
+
+NAMES = {
+    "Changing": "TimeVarying",
+    "CodedAveraging": "CompressedAveraging",
+    "REFRESHED": "REFRESH_INTERVAL",
+    "SHORTEST_PATIENCE": "MIN_RETRANSMISSION_TIMEOUT",
+    "accelerated_keeps_up": "accelerated_rate_at_most",
+    "assembled": "gather_parts",
+    "averager": "default_mixer",
+    "first_columns": "starting_block",
+    "graph_of": "graph_digest",
+    "largest_positive": "flip_signs",
+    "meetings_in": "pairs_in_rounds",
+    "named_agents": "agents_in_name",
+    "of_new": "for_new_values",
+    "turned": "after_rotation",
+    "without": "project_out",
+}
+"""Old name of an object in one of these modules → its new name."""
 
 
 def replacement(name: str) -> str:
-    """Return a message that says what to use instead of an old module name."""
+    """Return the deprecation message of an old module name, which says what to use instead."""
     places = " and ".join(f"deepca.{new}" for new in RENAMED[name])
     return f"deepca.{name} is now {places}; the old name will be removed in version 0.3"
 
 
 def renamed_module(name: str) -> ModuleType:
-    """Return a module for an old name, with the attributes of the new modules."""
+    """Return a module for an old name that resolves its attributes in the new modules."""
     full = f"deepca.{name}"
     if full not in sys.modules:
-        sys.modules[full] = _filled(ModuleType(full, replacement(name)), name)
+        sys.modules[full] = _redirect(ModuleType(full, replacement(name)), name)
     return sys.modules[full]
 
 
-def _filled(module: ModuleType, name: str) -> ModuleType:
-    """Make a module resolve its attributes in the new modules."""
+def _redirect(module: ModuleType, name: str) -> ModuleType:
+    """Make an old module resolve its attributes in the new modules, and return it."""
 
     def attribute(wanted: str) -> Any:
         if wanted.startswith("__"):  # attributes of the import system belong to the module itself
             raise AttributeError(wanted)
         for new in RENAMED[name]:
-            found = getattr(import_module(f"deepca.{new}"), wanted, module)
-            if found is not module:
-                return found
+            place = import_module(f"deepca.{new}")
+            for known_as in (wanted, NAMES.get(wanted, wanted)):
+                if hasattr(place, known_as):
+                    return getattr(place, known_as)
         raise AttributeError(f"module 'deepca.{name}' has no attribute {wanted!r}; {replacement(name)}")
 
     vars(module)["__getattr__"] = attribute
@@ -109,23 +133,51 @@ def _has_children(name: str) -> bool:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Find old module names after all other finders failed."""
+    """Import finder for old module names, tried after all other finders."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        """Return a spec for an old name, else None."""
+        """Return a spec for an old module name, None for any other."""
         name = fullname.removeprefix("deepca.")
         if name == fullname or name not in RENAMED:
             return None
         return ModuleSpec(fullname, self, is_package=_has_children(name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Warn, and make the module resolve its attributes in the new ones."""
+        """Warn, and make the old module resolve its attributes in the new ones."""
         name = module.__name__.removeprefix("deepca.")
         warnings.warn(replacement(name), DeprecationWarning, stacklevel=2)
-        _filled(module, name)
+        _redirect(module, name)
 
 
 def install() -> None:
-    """Register the finder of old names, once."""
+    """Register the finder of old module names, unless it is registered already."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
+
+
+def renamed_attributes(**names: str) -> Callable[[type[T]], type[T]]:
+    """Decorate a class so that its instances have attributes under old names, too, with a deprecation warning.
+
+    Parameters
+    ----------
+    **names : str
+        New name of each old one.
+    """
+
+    def decorated(cls: type[T]) -> type[T]:
+        # set by name, since type checkers should know the new names only
+        for name, value in (("_renamed", {**getattr(cls, "_renamed", {}), **names}), ("__getattr__", _lookup)):
+            setattr(cls, name, value)
+        return cls
+
+    return decorated
+
+
+def _lookup(instance: Any, name: str) -> Any:
+    """Return an attribute by its old name, with a warning."""
+    cls = type(instance)
+    if name not in cls._renamed:
+        raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+    new = cls._renamed[name]
+    warnings.warn(f"{cls.__name__}.{name} is now {new}; the old name will be removed in 0.3", DeprecationWarning, 2)
+    return getattr(instance, new)

@@ -12,15 +12,15 @@ from scipy import sparse
 if TYPE_CHECKING:
     Csr = sparse.csr_array[np.float64, tuple[int, int]]
 else:
-    Csr = sparse.csr_array  # subscripts exist only in the stubs of older scipy
+    Csr = sparse.csr_array  # older versions of scipy can be subscripted only in their stubs
 
 Array = npt.NDArray[np.float64]
 Orthonormalise = Callable[[Array], tuple[Array, Array]]
 """``S ↦ (W, R)`` with ``W R = S`` and ``WᵀW = I``, batched over leading axes."""
 Rounds = int | Callable[[int], int] | Literal["auto"]
-"""K: a number, a schedule ``t ↦ K``, or "auto", chosen during the run (:mod:`deepca.consensus.pacing`)."""
+"""Rounds per iteration, K: a number, a schedule ``t ↦ K``, or "auto" (:mod:`deepca.consensus.pacing` chooses)."""
 Seed = int | np.random.Generator | None
-"""Seed of a random graph; None draws a fresh one."""
+"""Seed of a random graph; None for a different graph every time."""
 
 
 def csr(matrix: Any) -> Csr:

@@ -1,4 +1,4 @@
-"""Format numbers with units."""
+"""Format numbers with units, and nouns after numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["bit_rate", "duration", "size"]
+__all__ = ["bit_rate", "duration", "plural", "size"]
 
 
 def size(nbytes: float) -> str:
@@ -20,7 +20,7 @@ def bit_rate(bits: float) -> str:
 
 
 def _in_units(value: float, units: Sequence[str], digits: int) -> str:
-    """Format a number with a suitable unit, each a thousand times the one before."""
+    """Format a number in the largest suitable unit; each unit is a thousand times the previous one."""
     for unit in units[:-1]:
         if value < 1000:
             return f"{value:.{digits}g} {unit}"
@@ -29,7 +29,7 @@ def _in_units(value: float, units: Sequence[str], digits: int) -> str:
 
 
 def duration(time: float) -> str:
-    """Format a time in seconds with three digits and a suitable unit."""
+    """Format a duration given in seconds, with three significant digits and a suitable unit."""
     if time == 0.0:
         return "0 s"
     for unit, length in (("µs", 1e-6), ("ms", 1e-3)):
@@ -41,6 +41,11 @@ def duration(time: float) -> str:
     return f"{_three_digits(time / 86_400.0)} days"
 
 
+def plural(count: int, *, verb: bool = False) -> str:
+    """Return "s" for a plural noun, or for a singular verb; otherwise nothing."""
+    return "s" if (count == 1) is verb else ""
+
+
 def _three_digits(value: float) -> str:
-    """Format with three significant digits, without exponent."""
+    """Format a number with three significant digits, without an exponent."""
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")

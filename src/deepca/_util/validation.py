@@ -1,12 +1,13 @@
 """Declare the values that a parameter accepts, and check them.
 
-``check("rounds", K, Whole(1), OneOf("auto"))`` raises :class:`~deepca.errors.ParameterError` unless one of them accepts
-K.
+``check("rounds", K, Whole(1), OneOf("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K satisfies one
+of the constraints.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,24 +15,26 @@ import numpy as np
 
 from deepca.errors import ParameterError
 
-__all__ = ["NOTHING", "Constraint", "Nothing", "OneOf", "Real", "Whole", "check", "is_integer"]
+__all__ = ["NONE", "Constraint", "Integer", "NoneAs", "OneOf", "Real", "check", "format_limit", "is_integer"]
+
+_MIN_EXPONENT = 6  # of powers of ten that are written as such
 
 
 class Constraint(Protocol):
-    """A set of values and its description."""
+    """Set of accepted values, with a description for error messages."""
 
     def accepts(self, value: Any, /) -> bool:
         """Return whether value is in the set."""
         ...
 
     def __str__(self) -> str:
-        """Describe the set for a message."""
+        """Describe the set, to follow "expected"."""
         ...
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Integers from ``low`` to ``high``, both included; bools do not count."""
+class Integer:
+    """Integers from ``low`` to ``high``, both included; bools are rejected."""
 
     low: int
     high: int | None = None
@@ -43,17 +46,18 @@ class Whole:
     def __str__(self) -> str:
         """Describe the accepted values."""
         if self.high is None:
-            return f"a whole number of at least {self.low}"
-        return f"a whole number from {self.low} to {self.high}"
+            return f"a whole number of at least {format_limit(self.low)}"
+        return f"a whole number from {format_limit(self.low)} to {format_limit(self.high)}"
 
 
 @dataclass(frozen=True)
 class Real:
-    """Numbers above ``low`` and below ``high``, or at most ``high`` with ``up_to``."""
+    """Numbers above ``low`` and below ``high``, or at most ``high`` with ``up_to``; ``example`` is one of them."""
 
     low: float
     high: float = math.inf
     up_to: bool = False
+    example: str = ""
 
     def accepts(self, value: Any, /) -> bool:
         """Return whether value is one of them."""
@@ -63,14 +67,14 @@ class Real:
 
     def __str__(self) -> str:
         """Describe the accepted values."""
-        if self.high == math.inf:
-            return f"a number above {self.low:g}"
-        return f"a number above {self.low:g} and {'at most' if self.up_to else 'below'} {self.high:g}"
+        most = "" if self.high == math.inf else f" and {'at most' if self.up_to else 'below'} {self.high:g}"
+        example = f", such as {self.example}" if self.example else ""
+        return f"a number above {self.low:g}{most}{example}"
 
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """One of several strings."""
+    """One of the given strings."""
 
     words: tuple[str, ...]
 
@@ -85,12 +89,12 @@ class OneOf:
         """Describe the accepted values."""
         if len(self.words) == 1:
             return repr(self.words[0])
-        return f"choose one of {', '.join(self.words)}"
+        return f"one of {', '.join(self.words)}"
 
 
 @dataclass(frozen=True)
-class Nothing:
-    """None, with its meaning, such as "for all", for the description."""
+class NoneAs:
+    """None, described with its meaning, such as "None for all"."""
 
     meaning: str = ""
 
@@ -103,8 +107,14 @@ class Nothing:
         return f"None {self.meaning}".rstrip()
 
 
-NOTHING = Nothing()
+NONE = NoneAs()
 """None, without a particular meaning."""
+
+
+def format_limit(value: int) -> str:
+    """Format a limit for messages and help; large powers of ten as such, since zeros are hard to count."""
+    exponent = len(str(value)) - 1
+    return f"10**{exponent}" if exponent >= _MIN_EXPONENT and value == 10**exponent else str(value)
 
 
 def is_integer(value: Any) -> bool:
@@ -120,12 +130,17 @@ def check(parameter: str, value: Any, *allowed: Constraint, meaning: str = "") -
     parameter : str
         Name of the parameter.
     value : object
-        The value given.
+        Its value.
     *allowed : Constraint
-        Sets of accepted values.
+        Constraints, at least one of which must accept the value.
     meaning : str
-        Text appended to the description: what the parameter is for, or what follows from its value.
+        Text appended to the message, such as what the parameter is for.
     """
     if not any(constraint.accepts(value) for constraint in allowed):
-        expected = ", or ".join(map(str, allowed))
-        raise ParameterError(parameter, value, f"{expected}; {meaning}" if meaning else expected)
+        elsewhere = [constraint for constraint in allowed if not isinstance(constraint, NoneAs)]  # options are not None
+        expected, in_python = (_expected(constraints, meaning) for constraints in (elsewhere, allowed))
+        raise ParameterError(parameter, value, expected, in_python=in_python)
+
+
+def _expected(constraints: Sequence[Constraint], meaning: str) -> str:
+    return "expected " + ", or ".join(map(str, constraints)) + (f"; {meaning}" if meaning else "")

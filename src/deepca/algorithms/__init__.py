@@ -1,4 +1,4 @@
-"""Algorithms as pairs of pure functions, ``init`` and ``step``, over a network, in the notation of the paper."""
+"""Algorithms, written in the paper's notation as pairs of pure functions over a network: ``init`` and ``step``."""
 
 from deepca.algorithms import theory
 from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState

@@ -1,4 +1,4 @@
-"""Accelerated DeEPCA: subspace tracking with momentum and guard columns, and no parameter to tune."""
+"""Accelerated DeEPCA: subspace tracking with momentum and guard columns, without parameters to tune."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from deepca._util.floats import SMALLEST
 from deepca._util.typing import Array, Orthonormalise
-from deepca._util.validation import NOTHING, Whole, check
+from deepca._util.validation import NONE, Integer, check
 from deepca.algorithms.accelerated_state import AcceleratedState
-from deepca.algorithms.base import Decentralized, basis, spread
+from deepca.algorithms.base import Decentralized, local_starts, orthonormal_basis
 from deepca.consensus.mixer_state import mean_of
-from deepca.consensus.mixers import Mixer, PositiveChebyshev, averager
-from deepca.consensus.pacing import Matched
+from deepca.consensus.mixers import Mixer, PositiveChebyshev, default_mixer
+from deepca.consensus.pacing import MatchedRounds
 from deepca.network.base import Network
-from deepca.network.broadcasts import counted, everywhere, packed
+from deepca.network.broadcasts import checked_count, for_local_agents, packed
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import qr, symmetric_part
 
@@ -27,7 +27,7 @@ _MIN_GUARDS, _MAX_GUARDS = 5, 17  # columns beyond k by default: k + 1 within th
 
 
 class AcceleratedDeEPCA(Decentralized):
-    """DeEPCA with Chebyshev iterations instead of power iterations, on a few columns more than k.
+    """DeEPCA with Chebyshev iterations instead of power iterations, on a few more columns than k.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class AcceleratedDeEPCA(Decentralized):
     orthonormalise : callable, optional
         Function ``S ↦ (W, R)`` with ``W R = S``; the default is that of :class:`~deepca.algorithms.deepca.DeEPCA`.
     guards : int, optional
-        Columns to begin with beyond k; by default k + 1, but at least 5 and at most 17.
+        Columns beyond k at the start; by default k + 1, but at least 5 and at most 17.
 
     Raises
     ------
@@ -59,23 +59,24 @@ class AcceleratedDeEPCA(Decentralized):
 
     With ``X^t R^t ⋯ R^1 = p_t(A) X⁰`` the last line is the three-term recurrence of the Chebyshev polynomials of
     ``[0, a]`` [2]_: eigenvalues in that interval are damped, and an eigenvalue λ above it grows relative to them by
-    ``ξ + √(ξ²−1)``, ``ξ = 2λ/a − 1``, per iteration. For λ_k = (1+g) a that is 1 + 2√g, compared with 1 + g for the
-    power method.
+    ``ξ + √(ξ²−1)``, ``ξ = 2λ/a − 1``, per iteration. For λ_k = (1+g) a that is about 1 + 2√g, compared with 1 + g
+    for the power method.
 
     *Invariant.* T is tracked exactly like S in DeEPCA, however X^{t+1} is computed, so ``mean T^{t+1} = mean A X^t``
     for every t. Momentum enters X only.
 
     *Columns.* X has s ≥ k columns that converge as one block, followed by one guard column. They are orthonormalised
-    in this order, so the guard, which settles last, never disturbs the block. The answer is the top k of the block by
-    Rayleigh–Ritz, ``W = orth((…) V)`` with V the Ritz vectors: its error falls with ``a/λ_k``, and the tracking of the
-    block settles with ``a/λ_s``. If s is chosen such that a gap follows it, few iterations are needed.
+    in this order, so the guard, which converges last, never disturbs the block. The answer is the top k of the block by
+    Rayleigh–Ritz, ``W = orth(F Y)``, with F the first s columns of ``X^{t+1} R^{t+1}`` and ``X Y`` the top-k Ritz
+    vectors: its error falls with ``a/λ_k``, and tracking of the block converges with ``a/λ_s``. If a gap follows λ_s,
+    few iterations are needed.
 
     *Adaptation.* The edge is the guard's Ritz value ``a = θ_{s+1} ≤ λ_{s+1}``: any error makes it too small, which is
-    safe. It is zero (plain power iterations) while agents are far apart. Momentum restarts whenever the edge changes
-    by a tenth. All agents use agent 0's Ritz values, which are spread along with gossip (``State.proposal``).
-    Iterations start with all columns. Once the Ritz values are steady, the s that promises the fewest rounds and bytes
-    is chosen, all agents rotate to agent 0's Ritz vectors (the same matrix for everyone), and the columns after the
-    guard are dropped.
+    safe. It is zero (plain power iterations) while agents are far apart. Momentum restarts whenever the edge changes by
+    more than a tenth. All agents use agent 0's Ritz values, which ride along with gossip (``State.proposal``). The
+    iteration starts with all columns. Once the Ritz values are steady, the s with the lowest estimated cost is chosen,
+    all agents rotate their columns by the same matrix, agent 0's Ritz vectors, and the columns after the guard are
+    dropped.
 
     References
     ----------
@@ -85,7 +86,7 @@ class AcceleratedDeEPCA(Decentralized):
     """
 
     name = "accelerated DeEPCA"
-    pacing = Matched
+    pacing = MatchedRounds
 
     def __init__(
         self,
@@ -98,15 +99,15 @@ class AcceleratedDeEPCA(Decentralized):
         guards: int | None = None,
     ) -> None:
         if mix is None:
-            mix = PositiveChebyshev() if network.topology.stays else averager(network.topology)
+            mix = PositiveChebyshev() if network.topology.static_undirected else default_mixer(network.topology)
         super().__init__(A, W0, network, mix, orthonormalise)
         d, k = self.W0.shape
-        check("guards", guards, Whole(1), NOTHING, meaning="columns beyond k")
+        check("guards", guards, Integer(1), NONE, meaning="columns beyond k")
         self._columns = min(k + (min(max(k + 1, _MIN_GUARDS), _MAX_GUARDS) if guards is None else guards), d)
 
     def init(self, W: npt.ArrayLike | None = None) -> AcceleratedState:
         """Return the state before the first step: W⁰ (or W) with random guard columns."""
-        W = spread(self.W0, W, self.network)
+        W = local_starts(self.W0, W, self.network)
         d, k = self.W0.shape
         p, B = self._columns, self.network.batch
         more = np.random.default_rng(_SEED).standard_normal((d, p - k))
@@ -133,14 +134,14 @@ class AcceleratedDeEPCA(Decentralized):
         X, s, a, k = state.X, state.s, state.a, state.W.shape[-1]
         AX = self.A @ X
         T = state.T + AX - state.AX  # T_j^t + A_j X_j^t − A_j X_j^{t−1}
-        T, memory = self.mix.remember(self.network, T, state.memory, state.t, state.K)  # Mix(T, K)
+        T, memory = self.mix.mix(self.network, T, state.memory, state.t, state.K)  # Mix(T, K)
         M = mean_of(T, memory)  # T, or T/y on a directed graph
         H = symmetric_part(np.swapaxes(X, -1, -2) @ M)
         F = M - (a / 2.0) * X - (a / 4.0) * ((a / 4.0) * state.past)  # a² could overflow or underflow
         X_next, R = _nested(self.orthonormalise, F, s, state.t)  # X R = F
         theta, Q = np.linalg.eigh(H)
         Y = _leading(H[..., :s, :s], k)
-        W, _ = basis(self.orthonormalise, F[..., :s] @ Y, state.t)
+        W, _ = orthonormal_basis(self.orthonormalise, F[..., :s] @ Y, state.t)
         return AcceleratedState(
             state.t + 1,
             W,
@@ -165,8 +166,7 @@ class AcceleratedDeEPCA(Decentralized):
     def restart(self, state: AcceleratedState, rounds: int) -> AcceleratedState:
         """Restart tracking at the leader's X: ``T_j = Mix(A_j X)``, so ``mean T = mean A X`` by definition.
 
-        All agents take the leader's X, since some may have dropped columns that others still had when the network
-        changed.
+        All agents take the leader's X, since when the network changed, only some of them may have dropped columns.
 
         Parameters
         ----------
@@ -183,11 +183,11 @@ class AcceleratedDeEPCA(Decentralized):
         d, k = self.W0.shape
         B = self.network.batch
         [columns] = self.network.from_leader(packed(state.X.shape[-1]))
-        p = counted(self.network.leader, "a number of columns", columns, d)
+        p = checked_count(self.network.leader, "a number of columns", columns, d)
         own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
-        X = everywhere(self.network.broadcast(own), self.network)
+        X = for_local_agents(self.network.broadcast(own), self.network)
         AX = self.A @ X
-        T, memory = self.mix.with_rounds(rounds).remember(self.network, AX, None, state.t)
+        T, memory = self.mix.with_rounds(rounds).mix(self.network, AX, None, state.t)
         return replace(
             state,
             X=X,
@@ -207,12 +207,12 @@ class AcceleratedDeEPCA(Decentralized):
 
 def _nested(orthonormalise: Orthonormalise | None, F: Array, s: int, t: int) -> tuple[Array, Array]:
     """Return ``X R = F`` with orthonormal X whose first s columns depend on the first s columns of F only."""
-    X, R = basis(orthonormalise, F[..., :s], t)
+    X, R = orthonormal_basis(orthonormalise, F[..., :s], t)
     if F.shape[-1] == s:
         return X, R
     Xt, G = np.swapaxes(X, -1, -2), F[..., s:]
     for _ in range(3):  # three passes, since a zero column is replaced by an arbitrary one
-        G, _ = basis(orthonormalise, G - X @ (Xt @ G), t)
+        G, _ = orthonormal_basis(orthonormalise, G - X @ (Xt @ G), t)
     X = np.concatenate([X, G], axis=-1)
     return X, np.swapaxes(X, -1, -2) @ F
 
@@ -225,7 +225,7 @@ def _leading(H: Array, k: int) -> Array:
 
 
 def _inverse(R: Array, least: float) -> Array:
-    """Return ``R^{−1}`` with singular values raised to ``least``, a lower bound once iterations are under way."""
+    """Return ``R^{−1}``, with singular values raised to ``least``, a lower bound once the iteration is under way."""
     left, sigma, right = np.linalg.svd(R)
     floor = np.maximum(least, SMALLEST + 1e-14 * sigma[..., :1])
     return np.asarray(np.swapaxes(right, -1, -2) @ (np.swapaxes(left, -1, -2) / np.maximum(sigma, floor)[..., None]))

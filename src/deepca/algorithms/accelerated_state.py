@@ -1,4 +1,4 @@
-"""State of accelerated DeEPCA, which also decides the edge and the number of columns."""
+"""Define the state of accelerated DeEPCA, and choose its edge and its number of columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from deepca._util.portable import exp, log
 from deepca._util.typing import Array
 from deepca.algorithms.base import TrackedState, chebyshev_growth
-from deepca.consensus.mixer_state import mean_of, turned
+from deepca.consensus.mixer_state import after_rotation, mean_of
 
 if TYPE_CHECKING:
     from deepca.solver.stopping import Agreed
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["AcceleratedState"]
 
 _MAX_DISAGREEMENT = 0.1  # above it, agent 0's Ritz values say little about those of other agents
-_MIN_ITERATIONS = 3  # before that, QR still sorts the columns
+_MIN_ITERATIONS = 3  # before columns may be dropped, since QR still sorts them
 _MAX_EDGE_CHANGE = 0.1  # relative to the edge; momentum restarts after a larger change
-_NEARLY_CONVERGED = 1e-3  # change of the answer below which columns that still move may hold it back
+_NEARLY_CONVERGED = 1e-3  # change of W below which columns that still move may be slowing it down
 _MAX_RITZ_MOVE = 0.1  # relative to a gap, for Ritz values to count as steady
-_MAX_WAIT = 30  # iterations with the same columns before moving ones are taken to hold the answer back
-_MAX_COST, _MAX_COST_EARLY = 0.9, 0.5  # of another split relative to the current one, for a change to pay off
+_MAX_WAIT = 30  # iterations with the same columns before those that still move count as slowing W down
+_MAX_COST, _MAX_COST_EARLY = 0.9, 0.5  # of a different number of columns, relative to the current one, to be worth it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class AcceleratedState(TrackedState):
     agreed : tuple of float, default=()
         Agent 0's Ritz values, as last received by all agents.
     asking : bool, default=False
-        Whether agent 0's axes are also to be spread to all agents; the same at every agent.
+        Whether agent 0 should also propose its axes to all agents; the same at every agent.
     since : int, default=0
         Iteration in which the number of columns last changed; the same at every agent.
     """
@@ -85,7 +85,7 @@ class AcceleratedState(TrackedState):
     asking: bool = False
     since: int = 0
 
-    def multiplied(self, before: Array) -> Array:
+    def multiplied_basis(self, before: Array) -> Array:
         """Return the Ritz vectors V, whose tracked product is S."""
         return self.V
 
@@ -100,14 +100,14 @@ class AcceleratedState(TrackedState):
         return _relative_distance(mean_of(self.T, self.memory)[..., : self.s], self.AX[..., : self.s])
 
     @property
-    def seen_gap(self) -> float | None:
+    def estimated_gap(self) -> float | None:
         """``1 − θ_{k+1}/θ_k`` from agent 0's Ritz values; None before they are known."""
         k, theta = self.W.shape[-1], self.agreed
         return 1.0 - theta[k] / theta[k - 1] if len(theta) > k and theta[k - 1] > 0.0 else None
 
     @property
-    def expected(self) -> float | None:
-        """Growth of θ_k or θ_s relative to the edge, whichever is slower; None before Ritz values are known."""
+    def expected_log_decrease(self) -> float | None:
+        """Log-growth of θ_k or θ_s relative to the edge, whichever is slower; None before Ritz values are known."""
         if len(self.agreed) <= self.s:
             return None
         return min(
@@ -115,19 +115,19 @@ class AcceleratedState(TrackedState):
             chebyshev_growth(self.agreed[self.s - 1], self.a),
         )
 
-    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
+    def convergence_factor(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))`` for the edge of the block, or for λ_{k+1} as long as no edge is set."""
         edge = min(self.a, outside[0]) if self.s > self.W.shape[-1] and self.a > 0.0 else outside[0]
         return exp(-chebyshev_growth(inside, edge))
 
     @property
     def proposal(self) -> Array:
-        """Ritz values and, while asking, their axes, of which agent 0's are spread; empty without a guard column."""
+        """Ritz values and, while ``asking``, axes that agent 0 proposes to all agents; empty without a guard column."""
         if not self.asking:
             return self.theta if self.s < self.theta.shape[-1] else self.theta[..., :0]
         return np.concatenate([self.theta, self.axes.reshape(*self.axes.shape[:-2], -1)], axis=-1)
 
-    def advised(self, values: Array, agreed: Agreed) -> Self:
+    def with_proposal(self, values: Array, agreed: Agreed) -> Self:
         """Update the edge from agent 0's Ritz values, and drop columns if that pays off."""
         p = self.X.shape[-1]
         if agreed.t <= self.since:  # belongs to columns that have been replaced
@@ -149,7 +149,7 @@ class AcceleratedState(TrackedState):
         if agreed.t < _MIN_ITERATIONS or self.s == k:
             return self.s
         late = agreed.t - self.since > _MAX_WAIT
-        if agreed.disagreement > _MAX_DISAGREEMENT:  # the fewest possible if agents do not approach each other
+        if agreed.disagreement > _MAX_DISAGREEMENT:  # agents that do not approach each other keep only k columns
             return k if late else self.s
         seen = tuple(max(value, noise) for value in theta)  # smaller values are noise
         costs = {s: _estimated_cost(seen, k, s, agreed.heterogeneity * theta[self.s - 1]) for s in range(k, self.s + 1)}
@@ -178,7 +178,7 @@ class AcceleratedState(TrackedState):
             s=s,
             asking=False,
             since=self.t,
-            memory=turned(self.memory),
+            memory=after_rotation(self.memory),
         )
         return other._with_edge(self.agreed[s] if self.a > 0.0 else 0.0, self.agreed[: s + 1])
 
@@ -195,7 +195,7 @@ def _relative_distance(T: Array, AX: Array) -> Array:
 
 
 def _estimated_cost(theta: tuple[float, ...], k: int, s: int, difference: float) -> float:
-    """Return the cost of a block of s columns: iterations to 1e-10, times rounds, times the root of the columns.
+    """Estimate the cost of a block of s columns: iterations to 1e-10, times rounds, times the root of the columns.
 
     The error of the answer is the larger of two: that of the top k, which falls with θ_k relative to the edge, and what
     a moving block leaves in the tracking, which falls with θ_s relative to the edge and is smaller from the start.
@@ -210,7 +210,7 @@ def _estimated_cost(theta: tuple[float, ...], k: int, s: int, difference: float)
 
 
 def _is_steady(before: tuple[float, ...], theta: tuple[float, ...], k: int, s: int) -> bool:
-    """Tell whether Ritz values move little compared with the gaps that decide s."""
+    """Return whether Ritz values move little compared with the gaps that decide s."""
     if len(before) != len(theta):
         return False
     moved = [abs(new - old) for new, old in zip(theta, before, strict=True)]

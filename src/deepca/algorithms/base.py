@@ -1,4 +1,4 @@
-"""The protocol that every algorithm implements, and the parts that algorithms share."""
+"""Define the protocol that every algorithm implements, and the parts that algorithms share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from deepca._util.portable import acosh
 from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms.state import State, TrackedState
-from deepca.consensus.mixers import FastMix, Mixer, averager
-from deepca.consensus.pacing import Matched, Pace, Searched
+from deepca.consensus.mixers import FastMix, Mixer, default_mixer
+from deepca.consensus.pacing import MatchedRounds, Pace, SearchedRounds
 from deepca.errors import DataError, ParameterError, StartError
 from deepca.network.base import Network
 from deepca.operators.base import Operator, OperatorLike, PerAgent
@@ -28,10 +28,10 @@ __all__ = [
     "QRSignAdjust",
     "State",
     "TrackedState",
-    "basis",
     "chebyshev_growth",
+    "local_starts",
     "matching_operator",
-    "spread",
+    "orthonormal_basis",
 ]
 
 _QR_ITERATIONS = 2  # QR sorts the columns by size; after two iterations the polar factor keeps that order
@@ -41,7 +41,7 @@ S_ = TypeVar("S_", bound=State)
 
 
 class Algorithm(Protocol[S_]):
-    """Pair of pure functions over a network: ``init`` makes a state, ``step`` maps a state to the next one.
+    """Pair of pure functions over a network: ``init`` returns the first state, ``step`` maps a state to the next.
 
     Parameters
     ----------
@@ -132,12 +132,12 @@ class Algorithm(Protocol[S_]):
         ...
 
     def rounds_for(self, accuracy: float) -> int:
-        """Return the rounds of mixing that reduce disagreement to a fraction of itself.
+        """Return the rounds of mixing that reduce disagreement to a given fraction.
 
         Parameters
         ----------
         accuracy : float
-            That fraction.
+            The fraction of disagreement that may remain.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class Decentralized:
     """Base class of the methods that average by gossip; see :class:`~deepca.algorithms.deepca.DeEPCA`."""
 
     name: str
-    pacing: type[Searched] | type[Matched] = Searched
+    pacing: type[SearchedRounds] | type[MatchedRounds] = SearchedRounds
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Decentralized:
     ) -> None:
         self.A = matching_operator(A, network)
         if mix is None:
-            mix = FastMix() if network.topology.positive_semidefinite else averager(network.topology)
+            mix = FastMix() if network.topology.positive_semidefinite else default_mixer(network.topology)
         if not isinstance(mix, Mixer):
             raise ParameterError("mix", mix, "expected a mixer, such as deepca.FastMix(rounds=5)")
         mix.check(network.topology)
@@ -192,16 +192,16 @@ class Decentralized:
 
     def init(self, W: npt.ArrayLike | None = None) -> TrackedState:
         """Return the state before the first step: ``W_j = W⁰`` (or W), ``S_j = 0`` and ``A_j W_j^{−1} := 0``."""
-        W = spread(self.W0, W, self.network)
+        W = local_starts(self.W0, W, self.network)
         return TrackedState(0, W, S=np.zeros_like(W), AW=np.zeros_like(W))
 
     def with_operator(self, A: OperatorLike) -> Self:
-        """Return the same method with other ``A_j``; a State of this one can be continued there."""
+        """Return this method with other ``A_j``, which can continue from the same State."""
         other = copy(self)
         other.A = matching_operator(A, self.network)
         if other.A.d != self.A.d:
             raise DataError(
-                f"the new A_j have d = {other.A.d}, those before had d = {self.A.d}; d must stay the same",
+                f"the new A_j have d = {other.A.d}, but the previous ones have d = {self.A.d}; d must stay the same",
                 parameter="A",
                 value=other.A.d,
             )
@@ -217,7 +217,7 @@ class Decentralized:
 
 
 class ExactlyAveraged:
-    """Base class of the methods that average exactly: all agents have the same numbers, and nothing is tracked."""
+    """Base class of the methods that average exactly: all agents have the same numbers, so nothing is tracked."""
 
     mix = None
 
@@ -228,7 +228,7 @@ class ExactlyAveraged:
 
     def rounds_for(self, accuracy: float) -> int:
         """Return the rounds with which the network's default mixer contracts to ``accuracy``."""
-        return averager(self.network.topology).rounds_for(self.network.topology, accuracy)
+        return default_mixer(self.network.topology).rounds_for(self.network.topology, accuracy)
 
     def pace(self, K: int) -> Pace | None:
         """Return None: the number of rounds follows from the graph."""
@@ -238,12 +238,12 @@ class ExactlyAveraged:
         return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))
 
 
-def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Array, Array]:
+def orthonormal_basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Array, Array]:
     """Return ``(W, R)`` with ``W R = S`` in iteration t; by default QR in the first two, then the polar factor.
 
-    Unlike QR, the polar factor cannot flip a sign and does not rotate within close eigenvalues inside the top k. But
-    it keeps whatever mixture of directions W⁰ has, and in that mixture small eigenvalues drown in the rounding errors
-    of large ones. QR sorts the columns by size; two iterations suffice, and the polar factor keeps the order
+    Unlike QR, the polar factor cannot flip a sign, and does not rotate columns of close eigenvalues inside the top k.
+    But it preserves the mixture of directions in W⁰, in which small eigenvalues are lost in the rounding errors of
+    large ones. QR sorts the columns by size; two iterations suffice, and the polar factor keeps the order
     (docs/robustness.md has the evidence).
     """
     if orthonormalise is None:
@@ -252,12 +252,15 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
 
 
 def chebyshev_growth(above: float, edge: float) -> float:
-    """Return ``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: the log-growth of λ = ``above`` relative to ``[0, a = edge]``."""
+    """Return how fast Chebyshev iterations amplify λ = ``above`` relative to eigenvalues in [0, a], a = ``edge``.
+
+    The value is the logarithm of the factor per iteration, ``log(ξ + √(ξ²−1))`` with ``ξ = 2λ/a − 1``.
+    """
     return acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:
-    """Return A as an Operator of the network's local agents, selected from A if it has the ``A_j`` of all agents."""
+    """Return A as an Operator of the network's local agents, which are selected if A has the ``A_j`` of all agents."""
     if not isinstance(network, Network):
         raise ParameterError("network", network, "expected a network, such as deepca.SimulatedNetwork(topology)")
     operator = operator_from(A, int(network.local.reshape(-1)[0]))
@@ -266,9 +269,9 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
     if operator.batch == (network.n_agents,) != network.batch and network.batch:
         operator = operator.agents(network.local)
     if operator.batch != network.batch:
-        have, want = (f"{b[0]} agents" if b else "one agent alone" for b in (operator.batch, network.batch))
+        have, want = (f"{b[0]} agents" if b else "a single agent" for b in (operator.batch, network.batch))
         raise DataError(
-            f"A holds the A_j of {have}, the network holds {want}; give one A_j per local agent "
+            f"A has the A_j of {have}, but the network has {want} in this process; give one A_j per local agent "
             "(operators.from_rows, an (m, d, d) array, or A.agent(j) for one)",
             parameter="A",
             value=operator.batch,
@@ -276,12 +279,12 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
     return operator
 
 
-def spread(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
+def local_starts(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
     """Return W⁰, or another W of shape ``(d, k)`` or ``(*B, d, k)``, for every local agent."""
     start = W0 if W is None else np.asarray(W, dtype=np.float64)
     if start.shape not in (W0.shape, (*network.batch, *W0.shape)):
         raise StartError(
-            f"the start W has shape {start.shape}; expected {W0.shape}, the shape of W0, or one such per local agent",
+            f"the start W has shape {start.shape}; expected {W0.shape}, the shape of W0, or one such W per local agent",
             parameter="W",
             value=start.shape,
         )

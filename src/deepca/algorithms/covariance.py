@@ -1,4 +1,4 @@
-"""Average the matrices A_j themselves: the whole spectrum in few rounds, without privacy."""
+"""Average the matrices A_j themselves, which takes few rounds and yields the whole spectrum, but reveals them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.algorithms.base import ExactlyAveraged, State, spread
+from deepca.algorithms.base import ExactlyAveraged, State, local_starts
 from deepca.consensus.exact import exact_average_then
-from deepca.network.broadcasts import everywhere
+from deepca.network.broadcasts import for_local_agents
 from deepca.operators.linalg import top_eigenvectors
 
 __all__ = ["CovarianceAveraging", "CovarianceState"]
@@ -38,7 +38,7 @@ class CovarianceState(State):
     gap: float | None = None
 
     @property
-    def seen_gap(self) -> float | None:
+    def estimated_gap(self) -> float | None:
         """Relative gap as computed by the leader."""
         return self.gap
 
@@ -62,9 +62,9 @@ class CovarianceAveraging(ExactlyAveraged):
         A = ExactAverage(A_j)             d(d+1)/2 numbers, 2 · radius rounds
         W = top-k eigenvectors of A       computed locally; message sizes do not depend on k
 
-    For small d no other method needs fewer rounds. But the ``A_j`` themselves are sent: the parent of an agent in the
-    spanning tree receives its covariance matrix unaltered, and every agent ends with the covariance of all data. No
-    other method here sends more than products with k columns, so this one is never chosen automatically.
+    For small d no other method needs fewer rounds. But the ``A_j`` themselves are sent: the parent of a leaf of the
+    spanning tree receives the leaf's covariance matrix unaltered, and every agent ends up with the covariance of all
+    data. All other methods here send only products with a block of columns, so this one is never chosen automatically.
     """
 
     name = "covariance averaging"
@@ -82,7 +82,7 @@ class CovarianceAveraging(ExactlyAveraged):
         CovarianceState
             The state at t = 0, without a mean.
         """
-        W = spread(self.W0, W, self.network)
+        W = local_starts(self.W0, W, self.network)
         return CovarianceState(0, W, np.zeros_like(W), np.empty((0, 0)))
 
     def step(self, state: CovarianceState) -> CovarianceState:
@@ -99,7 +99,7 @@ class CovarianceAveraging(ExactlyAveraged):
             State at iteration t + 1.
         """
         A, gap = (state.A, state.gap) if state.A.size else self._mean_and_gap()
-        before = self.network.common(state.W)
+        before = self.network.unbatched(state.W)
         U = top_eigenvectors(A, self.W0.shape[1])[1]
         return CovarianceState(state.t + 1, self._for_local_agents(U), self._for_local_agents(A @ before), A, gap)
 
@@ -121,19 +121,19 @@ class CovarianceAveraging(ExactlyAveraged):
         return CovarianceState(state.t, state.W, state.S, np.empty((0, 0)))
 
     def _mean_and_gap(self) -> tuple[Array, float]:
-        """Return the mean and the leader's gap after λ_k, which must be the same at all agents for the certificate."""
+        """Return the mean, and the gap after λ_k as computed by the leader, since certificates need the same gap."""
         d, k = self.W0.shape
         rows, columns = np.triu_indices(d)
 
-        def whole(mean: Array) -> Array:
+        def symmetric(mean: Array) -> Array:
             A = np.empty((d, d))
             A[rows, columns] = A[columns, rows] = mean
             return A
 
         def gap(mean: Array) -> Array:
-            theta, _ = top_eigenvectors(whole(mean), min(k + 1, d))
+            theta, _ = top_eigenvectors(symmetric(mean), min(k + 1, d))
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
-        local = (self.A @ everywhere(np.eye(d), self.network))[..., rows, columns]
+        local = (self.A @ for_local_agents(np.eye(d), self.network))[..., rows, columns]
         mean, derived = exact_average_then(self.network, local, gap, 1)
-        return whole(mean), float(derived[0])
+        return symmetric(mean), float(derived[0])

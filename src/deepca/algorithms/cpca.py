@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Orthonormalise
-from deepca.algorithms.base import State, basis, matching_operator, spread
+from deepca.algorithms.base import State, local_starts, matching_operator, orthonormal_basis
 from deepca.consensus.pacing import Pace
 from deepca.network.agent import AgentNetwork
 from deepca.operators.base import OperatorLike
@@ -68,7 +68,7 @@ class CPCA:
         State
             The state at t = 0.
         """
-        W = spread(self.W0, W, self.network)
+        W = local_starts(self.W0, W, self.network)
         return State(0, W, S=np.zeros_like(W))
 
     def step(self, state: State) -> State:
@@ -85,7 +85,7 @@ class CPCA:
             State with ``S^{t+1} = A W^t`` and W^{t+1}.
         """
         S = self.A @ state.W
-        W, _ = basis(self.orthonormalise, S, state.t)
+        W, _ = orthonormal_basis(self.orthonormalise, S, state.t)
         return State(state.t + 1, W, S)
 
     def restart(self, state: State, rounds: int) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepca.algorithms.base import Decentralized, TrackedState, basis
+from deepca.algorithms.base import Decentralized, TrackedState, orthonormal_basis
 
 __all__ = ["DeEPCA"]
 
@@ -89,8 +89,8 @@ class DeEPCA(Decentralized):
         """
         AW = self.A @ state.W
         S = state.S + AW - state.AW  # S_j^t + A_j W_j^t − A_j W_j^{t−1}
-        S, memory = self.mix.remember(self.network, S, state.memory, state.t, state.K)  # FastMix(S, K)
-        W, _ = basis(self.orthonormalise, S, state.t)  # W R = S
+        S, memory = self.mix.mix(self.network, S, state.memory, state.t, state.K)  # FastMix(S, K)
+        W, _ = orthonormal_basis(self.orthonormalise, S, state.t)  # W R = S
         return TrackedState(state.t + 1, W, S, AW, state.K, memory)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
@@ -109,5 +109,5 @@ class DeEPCA(Decentralized):
             State with the same t and W; copies of compressed messages start empty.
         """
         AW = self.A @ state.W
-        S, memory = self.mix.with_rounds(rounds).remember(self.network, AW, None, state.t)
+        S, memory = self.mix.with_rounds(rounds).mix(self.network, AW, None, state.t)
         return TrackedState(state.t, state.W, S, AW, state.K, memory)

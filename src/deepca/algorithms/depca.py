@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deepca.algorithms.base import Decentralized, TrackedState, basis
-from deepca.consensus.mixer_state import of_new
+from deepca.algorithms.base import Decentralized, TrackedState, orthonormal_basis
+from deepca.consensus.mixer_state import for_new_values
 
 __all__ = ["DePCA"]
 
@@ -38,7 +38,7 @@ class DePCA(Decentralized):
     grow with t: ``FastMix(rounds=lambda t: 3 + t // 10)``.
 
     The paper does not adjust signs here. Without sign adjustment, agents whose columns point in opposite directions
-    would cancel each other in the average, so the baseline is given the same orthonormalisation as DeEPCA.
+    would cancel each other in the average, so the baseline uses the same orthonormalisation as DeEPCA.
 
     References
     ----------
@@ -62,13 +62,13 @@ class DePCA(Decentralized):
             State with ``S_j^{t+1}`` and ``W_j^{t+1}``.
         """
         AW = self.A @ state.W
-        before = of_new(state.memory)
-        S, memory = self.mix.remember(self.network, AW, before, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
-        W, _ = basis(self.orthonormalise, S, state.t)
+        before = for_new_values(state.memory)
+        S, memory = self.mix.mix(self.network, AW, before, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
+        W, _ = orthonormal_basis(self.orthonormalise, S, state.t)
         return TrackedState(state.t + 1, W, S, AW, state.K, memory)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
-        """Discard the copies of compressed messages, the only part of the past that is used.
+        """Discard the copies of compressed messages, which are all that a step uses from earlier steps.
 
         Parameters
         ----------

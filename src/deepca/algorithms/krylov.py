@@ -12,18 +12,18 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.portable import exp
 from deepca._util.typing import Array
-from deepca._util.validation import NOTHING, Whole, check
-from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, spread
+from deepca._util.validation import NONE, Integer, check
+from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, local_starts
 from deepca.consensus.exact import exact_average_then
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMI, check_basis, check_close, everywhere, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_close, for_local_agents, packed, unpacked
 from deepca.operators.base import OperatorLike
-from deepca.operators.linalg import orthonormal_part, symmetric_part, without
+from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
 
 __all__ = ["BlockKrylov", "KrylovState"]
 
 _MIN_GUARDS = 2  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved
-_MIN_COLUMNS = 4  # of a block: the latency of a round outweighs a few more columns
+_MIN_COLUMNS = 4  # of a block: the latency of a round costs more than a few additional columns
 _MAX_BLOCKS = 12  # blocks in Q before a thick restart, which bounds memory and the cost of Rayleigh–Ritz
 _SEED = 2027  # of random columns, the same at all agents
 
@@ -45,7 +45,7 @@ class KrylovState(State):
     AQ : ndarray of shape (d, s)
         The exact average ``A Q``.
     P : ndarray of shape (d, p)
-        The next block, bitwise the same at every agent (of the first block, the leader's is used).
+        The next block, bitwise the same at every agent; the leader broadcasts the first block before it is used.
     gap : float, default=0.1
         ``1 − θ_{k+1}/θ_k`` as computed by the leader.
     """
@@ -56,23 +56,23 @@ class KrylovState(State):
     gap: float = 0.1
 
     @property
-    def seen_gap(self) -> float:
+    def estimated_gap(self) -> float:
         """Relative gap as computed by the leader."""
         return self.gap
 
-    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
+    def convergence_factor(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))``, the rate of the best polynomial, for the first eigenvalue beyond the block."""
         guards = max(self.P.shape[1] - self.W.shape[-1], 0)
         return exp(-chebyshev_growth(inside, outside[min(guards, len(outside) - 1)]))
 
     @property
-    def most_left(self) -> int | None:
+    def max_remaining(self) -> int | None:
         """Number of blocks until Q spans all of ℝᵈ; None if a thick restart comes first."""
         (d, p), s = self.P.shape, self.Q.shape[1]
         return math.ceil((d - s) / p) + 1 if p > 0 and d <= _MAX_BLOCKS * p else None
 
     @property
-    def common(self) -> bool:
+    def is_shared(self) -> bool:
         """True: all agents compute W and S from the same Q."""
         return True
 
@@ -104,12 +104,12 @@ class BlockKrylov(ExactlyAveraged):
         Q    = [Q, P],  H = QᵀAQ,  H y_i = θ_i y_i        Rayleigh–Ritz
         W    = Q [y_1 … y_k]
         P    = orth((I − QQᵀ) A P)                        new directions; random ones where none are left
-        once Q has more than 12 blocks:  Q = Q [y_1 … y_s],  s = two blocks
+        once Q has more than 12 blocks and 16 columns:  Q = Q [y_1 … y_s],  s = two blocks
 
     One agent, the root of the spanning tree, computes the next P, the vectors kept in a restart, and everything that
     control flow depends on. It sends them along with the average, so they are bitwise the same at all agents, whatever
-    their processors. Q and S differ by no more than the rounding of products, and W also by a rotation. Nothing is
-    tracked, and nothing needs tuning.
+    their processors. Between agents, Q and S differ only by the rounding of products, and W also by a rotation. Nothing
+    is tracked, and nothing needs tuning.
 
     With relative gap g, power iterations need about 1/g products and Krylov spaces 1/√g [1]_ [2]_: a handful instead of
     hundreds. Each product is averaged to rounding error, which takes more rounds than one mix of DeEPCA and requires a
@@ -138,7 +138,7 @@ class BlockKrylov(ExactlyAveraged):
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network, *, guards: int | None = None) -> None:
         super().__init__(A, W0, network)
         d, k = self.W0.shape
-        check("guards", guards, Whole(0), NOTHING, meaning="columns beyond k")
+        check("guards", guards, Integer(0), NONE, meaning="columns beyond k")
         self._width = min(max(k + _MIN_GUARDS, _MIN_COLUMNS) if guards is None else k + guards, d)
 
     def init(self, W: npt.ArrayLike | None = None) -> KrylovState:
@@ -154,7 +154,7 @@ class BlockKrylov(ExactlyAveraged):
         KrylovState
             The state at t = 0, with an empty Q.
         """
-        return self._from(spread(self.W0, W, self.network), 0)
+        return self._start_at(local_starts(self.W0, W, self.network), 0)
 
     def step(self, state: KrylovState) -> KrylovState:
         """Add one block to the search space and take the top-k Ritz vectors.
@@ -169,7 +169,7 @@ class BlockKrylov(ExactlyAveraged):
         KrylovState
             State at iteration t + 1.
         """
-        Q, AQ, P, before = state.Q, state.AQ, state.P, self.network.common(state.W)
+        Q, AQ, P, before = state.Q, state.AQ, state.P, self.network.unbatched(state.W)
         (d, k), network = self.W0.shape, self.network
         if P.shape[1] == 0:  # Q spans everything
             S = AQ @ (Q.T @ before)
@@ -177,29 +177,29 @@ class BlockKrylov(ExactlyAveraged):
         if Q.shape[1] == 0:
             P = network.from_leader(P)
             check_basis(network, "a first block", P)
-        local = (self.A @ everywhere(P, network)).reshape(*network.batch, -1)
+        local = (self.A @ for_local_agents(P, network)).reshape(*network.batch, -1)
         Q = np.hstack([Q, P])
         width, kept = min(self._width, d - Q.shape[1]), self._kept(Q.shape[1])
         found: list[_Ritz] = []
 
-        def following(mean: Array) -> Array:
+        def next_block(mean: Array) -> Array:
             ritz = _Ritz.of(Q, AQ, mean.reshape(P.shape))
             found.append(ritz)
             new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
-        mean, derived = exact_average_then(network, local, following, d * width + Q.shape[1] * kept + 1)
+        mean, derived = exact_average_then(network, local, next_block, d * width + Q.shape[1] * kept + 1)
         new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
         ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
         ritz.check(network, new, y)
         AQ = ritz.AQ
-        W, S = Q @ ritz.y[:, :k], AQ @ (Q.T @ before)  # S is A W of the step before
+        W, S = Q @ ritz.y[:, :k], AQ @ (Q.T @ before)  # S = A W with the previous W
         if kept:
             Q, AQ = Q @ y, AQ @ y
         return KrylovState(state.t + 1, self._for_local_agents(W), self._for_local_agents(S), Q, AQ, new, float(gap))
 
     def _kept(self, columns: int) -> int:
-        """Return how many Ritz vectors a restart keeps of a Q that wide; 0 if no restart is due."""
+        """Return how many Ritz vectors to keep if Q has that many columns; 0 if no restart is due."""
         return 2 * self._width if columns > max(_MAX_BLOCKS * self._width, 4 * _MIN_COLUMNS) else 0
 
     def _filled(self, P: Array, Q: Array, t: int) -> Array:
@@ -212,7 +212,7 @@ class BlockKrylov(ExactlyAveraged):
         free = min(self._width, d - Q.shape[1]) - P.shape[1]
         if free > 0:
             P = np.hstack([P, np.random.default_rng((_SEED, t)).standard_normal((d, free))])
-        return np.linalg.qr(without(np.linalg.qr(without(P, Q))[0], Q))[0][:, : d - Q.shape[1]]
+        return np.linalg.qr(project_out(np.linalg.qr(project_out(P, Q))[0], Q))[0][:, : d - Q.shape[1]]
 
     def restart(self, state: KrylovState, rounds: int) -> KrylovState:
         """Start over from W: a changed network has another mean A, which invalidates AQ.
@@ -229,7 +229,7 @@ class BlockKrylov(ExactlyAveraged):
         KrylovState
             State with the same t and W and an empty Q.
         """
-        return self._from(state.W, state.t)
+        return self._start_at(state.W, state.t)
 
     def directions(self, state: KrylovState) -> Array:
         """Return the leading Ritz vectors, up to two blocks of them.
@@ -242,14 +242,14 @@ class BlockKrylov(ExactlyAveraged):
         Returns
         -------
         ndarray of shape (s, d)
-            Ritz vectors as rows, by decreasing Ritz value.
+            Ritz vectors as rows, by descending Ritz value.
         """
         y = np.linalg.eigh(symmetric_part(state.Q.T @ state.AQ))[1]
         return np.asarray((state.Q @ y[:, ::-1][:, : 2 * self._width]).T)
 
-    def _from(self, W: Array, t: int) -> KrylovState:
+    def _start_at(self, W: Array, t: int) -> KrylovState:
         """Return a state whose P is a first block that begins with W; the first step takes the leader's P."""
-        own = self.network.common(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
+        own = self.network.unbatched(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
         d, k = own.shape
         more = np.random.default_rng(_SEED).standard_normal((d, self._width - k))
         P = np.linalg.qr(np.hstack([own, more]))[0]
@@ -266,7 +266,7 @@ class BlockKrylov(ExactlyAveraged):
 
 @dataclass(frozen=True)
 class _Ritz:
-    """Rayleigh–Ritz in Q: ``A Q``, decreasing values, their vectors, and ``rest = (I − QQᵀ) A P``."""
+    """Result of Rayleigh–Ritz in Q: ``A Q``, descending Ritz values, their vectors, and ``rest = (I − QQᵀ) A P``."""
 
     Q: Array
     AQ: Array
@@ -279,7 +279,7 @@ class _Ritz:
         """Compute Ritz pairs of ``Q = [Q', P]`` from ``AQ = A Q'`` and ``AP = A P``."""
         AQ = np.hstack([AQ, AP])
         theta, y = np.linalg.eigh(symmetric_part(Q.T @ AQ))
-        return cls(Q, AQ, theta[::-1], y[:, ::-1], without(AP, Q))
+        return cls(Q, AQ, theta[::-1], y[:, ::-1], project_out(AP, Q))
 
     @property
     def size(self) -> float:
@@ -295,7 +295,7 @@ class _Ritz:
         """Raise Contradiction unless P is a valid next block and y are the Ritz vectors to keep, up to rounding."""
         if network.leads:
             return
-        allowed = SEMI * self.size
+        allowed = SEMIORTHOGONALITY * self.size
         check_basis(network, "a next block", P, self.Q, contains=self.rest, beyond=allowed)
         check_basis(network, "Ritz vectors", y)
         kept = y.T @ symmetric_part(self.Q.T @ self.AQ) @ y

@@ -1,4 +1,4 @@
-"""Eigenvectors of a matrix whose rows are partitioned over agents: agent j has only its own rows of M and X."""
+"""Compute eigenvectors of a matrix whose rows are partitioned over agents: agent j has only its own rows of M and X."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ from scipy.special import gammaincinv
 from deepca._util.floats import EPS
 from deepca._util.portable import acosh, cosh, log
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.errors import Contradiction, InvalidInput, NotFiniteError
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMI, counted, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY, checked_count, packed, unpacked
 from deepca.network.trees import SpanningTree
 from deepca.operators.linalg import symmetric_part
 
-__all__ = ["PartitionedRows", "RowsApart", "RowsState", "by_number", "split"]
+__all__ = ["FilteredSubspaceIteration", "FilteredSubspaceState", "PartitionedRows", "end_of_cluster", "random_rows"]
 
 _N_GUARDS = 4  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved and the filter has an edge
 _MAX_COLUMNS = 96  # reached only if eigenvalues are repeated so often that fewer columns show no gap
-_MAX_CONDITION_ONE_PASS = 1e4  # of the scaled Gram matrix: one pass gives orthonormality to rounding
-_MAX_CONDITION_REUSED = 16.0  # of the same: products are recombined instead of recomputed
+_MAX_CONDITION_ONE_PASS = 1e4  # of the scaled Gram matrix, for one pass to orthonormalise to rounding
+_MAX_CONDITION_REUSED = 16.0  # of the same matrix, for products to be recombined instead of recomputed
 _MAX_FILTER_GROWTH = 1e9  # of a column in one filter: the rounding errors along other columns must stay small
-_N_PROBES = 8  # random columns that bound λ_{s+1}
+_N_PROBES, _BLIND_DEGREE = 8, 64  # random columns that bound λ_{s+1}; their degree if no gap determines it
 _MAX_DEGREE_PER_ROW = 16  # of a filter, per row of M: a path graph needs about one per row
-_MAX_ATTEMPTS = 2  # to get a bound below the target
-_MAX_BOUNDS = 16  # bounds that share the failure probability
-_SEED_LIMIT = 1 << 63  # leaves room for the seeds derived from it, in 64 bits
-_BLIND_DEGREE = 64  # of a probe without a gap to aim at
+_MAX_ATTEMPTS, _MAX_BOUNDS = 2, 16  # to get a bound below the target; bounds that share the failure probability
+_SEED_LIMIT = 1 << 63  # so that seeds derived from it fit into 64 bits
 
 
 class PartitionedRows(Protocol):
@@ -60,10 +58,11 @@ class PartitionedRows(Protocol):
 
 
 @dataclass(frozen=True)
-class RowsState:
-    """State at iteration t: ``X`` and ``MX`` ``(*B, n, w)``, decreasing Ritz values ``theta`` and residuals ``r``.
+class FilteredSubspaceState:
+    """State of the subspace iteration after t steps: Ritz vectors X, their products with M, and their accuracy.
 
-    ``products`` counts the multiplications by M so far.
+    ``X`` and ``MX`` have shape ``(*B, n, w)``; ``theta`` are the Ritz values in descending order, ``r`` the norms of
+    their residuals, and ``products`` the number of multiplications by M so far.
     """
 
     t: int
@@ -74,7 +73,7 @@ class RowsState:
     products: int
 
 
-class RowsApart:
+class FilteredSubspaceIteration:
     """Chebyshev-filtered subspace iterations for the k largest eigenvalues of M.
 
     Parameters
@@ -86,25 +85,25 @@ class RowsApart:
     k : int
         Number of eigenpairs.
     known, known_value : ndarray of shape (*B, n) and float, optional
-        A known eigenvector, of any length, that is kept out of X (the constant one of a Laplacian); its eigenvalue.
+        A known eigenvector, such as the constant one of a Laplacian, to keep out of X; and its eigenvalue.
     seed : int, default=0
-        Seed of the start and of probes, the same at all agents.
+        Seed of the start and of the probes, the same at all agents.
 
     Notes
     -----
     One iteration::
 
-        Z  = T_q((2M − a − b)/(b − a)) X                 q rounds with neighbours; [a, b] does not grow
+        Z  = T_q((2M − a − b)/(b − a)) X                 q rounds with neighbours; damps [a, b]
         G  = Σ_j Z_jᵀZ_j,   H = Σ_j Z_jᵀ(MZ)_j           w × w each, one sum over a tree
         H C = G C Θ,  CᵀGC = I                           the same at every agent
         X  = Z C,   r_i² = Σ_j ‖(MX)_j − X_j Θ‖_i²       another sum
         b  = θ_w
 
-    Rows of X never leave their agent. Only sums of w × w matrices are shared, so the columns of X are orthonormal over
-    the network although no agent sees a whole one. ``a`` is a lower bound (Gershgorin), and ``θ_w ≤ λ_w`` (Cauchy), so
-    nothing wanted is damped. With relative gap g, power iterations need 1/g products and a sum for each; these need
-    1/√g and one sum for many of them, which matters on long thin graphs, where a sum takes as many rounds as the graph
-    is long. The filter is that of Zhou and Saad [1]_.
+    Neighbours exchange rows of X to multiply by M; everything else follows from sums of w × w matrices, so the columns
+    of X are orthonormal over the network although no agent has a whole column. ``a`` is a lower bound (Gershgorin), and
+    ``θ_w ≤ λ_w`` (Cauchy), so no wanted eigenvalue is damped. With relative gap g, power iterations need 1/g products
+    and a sum for each, filtered ones 1/√g products and one sum for many of them, which matters on long thin graphs,
+    where a sum takes as many rounds as the graph is long. The filter is due to Zhou and Saad [1]_.
 
     References
     ----------
@@ -122,7 +121,7 @@ class RowsApart:
         known_value: float = 0.0,
         seed: int = 0,
     ) -> None:
-        check("seed", seed, Whole(0, _SEED_LIMIT - 1), meaning="the same at all agents")
+        check("seed", seed, Integer(0, _SEED_LIMIT - 1), meaning="the same at all agents")
         self.M, self.tree, self.k, self._seed = M, tree, k, int(seed)
         self.size = round(float(tree.sum(np.count_nonzero(M.numbers >= 0, axis=-1)[..., None].astype(np.float64))[0]))
         v = np.zeros((*M.numbers.shape, 0)) if known is None else known[..., None]
@@ -134,16 +133,17 @@ class RowsApart:
                 raise InvalidInput("a graph of one node has no eigenvector to compute; give two nodes or more")
             asked = k + self.size - self.free
             raise InvalidInput(
-                f"{asked} eigenvectors of a matrix with {self.size} rows; ask for 1 to {self.size}", value=asked
+                f"cannot compute {asked} eigenvectors of a matrix with {self.size} rows; choose from 1 to {self.size}",
+                value=asked,
             )
 
-    def init(self) -> RowsState:
+    def init(self) -> FilteredSubspaceState:
         """Return the state for random columns that depend on row indices only, not on the partition."""
         w = min(self.k + _N_GUARDS, self.free)
-        return self._ritz(by_number(self.M.numbers, w, self._seed), 0, 0)
+        return self._ritz(random_rows(self.M.numbers, w, self._seed), 0, 0)
 
-    def step(self, state: RowsState, accuracy: float) -> RowsState:
-        """Apply one filter, as long as rounding permits and ``accuracy`` requires, and Rayleigh–Ritz."""
+    def step(self, state: FilteredSubspaceState, accuracy: float) -> FilteredSubspaceState:
+        """Apply one filter, of the degree that rounding permits and ``accuracy`` requires, then Rayleigh–Ritz."""
         a, b = self.M.lowest, float(state.theta[-1])
         q = self._degree(state, accuracy)
         X, products = state.X, state.products
@@ -152,41 +152,41 @@ class RowsApart:
             products += q - 1
         return self._ritz(X, state.t + 1, products)
 
-    def widened(self, state: RowsState) -> RowsState:
-        """Return the state with twice as many columns; the new ones are random."""
+    def widened(self, state: FilteredSubspaceState) -> FilteredSubspaceState:
+        """Return the state with up to twice as many columns, of which the new ones are random."""
         w = state.X.shape[-1]
         more = min(2 * w, self.free, max(_MAX_COLUMNS, w)) - w
-        X = np.concatenate([state.X, by_number(self.M.numbers, more, self._seed + 1009 * w)], axis=-1)
+        X = np.concatenate([state.X, random_rows(self.M.numbers, more, self._seed + 1009 * w)], axis=-1)
         return self._ritz(X, state.t, state.products)
 
-    def scale(self, state: RowsState) -> float:
+    def scale(self, state: FilteredSubspaceState) -> float:
         """Return the approximate norm of M, to which rounding errors are relative."""
         known = abs(self._known_value) if self.V.shape[-1] else 0.0
         return max(abs(self.M.lowest), float(np.abs(state.theta).max()), known)
 
-    def may_widen(self, state: RowsState) -> bool:
-        """Tell whether columns may be added."""
+    def may_widen(self, state: FilteredSubspaceState) -> bool:
+        """Return whether columns may be added."""
         return bool(state.theta.size < min(self.free, _MAX_COLUMNS))
 
-    def to_come(self, state: RowsState, accuracy: float) -> float:
-        """Estimate the products until residuals reach ``accuracy`` from the distance of Ritz values to the last."""
-        s = min(split(state.theta, self.k), state.theta.size - 1)
+    def remaining_products(self, state: FilteredSubspaceState, accuracy: float) -> float:
+        """Estimate how many more products bring residuals to ``accuracy``, from the spread of the Ritz values."""
+        s = min(end_of_cluster(state.theta, self.k), state.theta.size - 1)
         wanted = 10.0 * max(float(state.r[:s].max(initial=0.0)) / accuracy, 1.0)
         a, b = self.M.lowest, float(state.theta[-1])
         return _degree_for(wanted, _map_to_unit(float(state.theta[max(s, 1) - 1]), a, b)) if b > a else 0.0
 
-    def above(self, state: RowsState, s: int, failure: float) -> tuple[float, int]:
-        """Bound λ_{s+1} from above, except with probability ``failure``; also return the number of products.
+    def upper_bound(self, state: FilteredSubspaceState, s: int, failure: float) -> tuple[float, int]:
+        """Return an upper bound on λ_{s+1} that fails with probability ``failure``, and the number of products used.
 
-        Let ``B = (I−XXᵀ) M (I−XXᵀ)`` with the first s columns (and the known eigenvector): ``λ_{s+1}(M) ≤ λ₁(B)`` for
-        every X. With a fresh Gaussian Z of p columns and the filter's polynomial, ``Y = T_q(B) Z``, an eigenvector u
-        of B for λ₁(B) gives
+        Let ``B = (I−XXᵀ) M (I−XXᵀ)``, with X the first s columns and the known eigenvector. Then ``λ_{s+1}(M) ≤ λ₁(B)``
+        for every X. Let Z have p fresh Gaussian columns, and ``Y = T_q(B) Z`` with the polynomial of the filter. A unit
+        eigenvector u of B for λ₁(B) gives
 
             ‖Y‖ ≥ ‖uᵀY‖ = T_q(λ₁(B)) ‖uᵀZ‖,     ‖uᵀZ‖² ~ χ²_p,
 
         so λ₁(B) is at most the point at which ``T_q`` reaches ``‖Y‖/χ(failure)``. X is invariant up to rounding, so M
-        is applied instead of B, and X is projected out again before rounding errors have grown. Likewise ``λ₁(B) ≤ θ_s
-        + ‖(B − θ_s)Z‖/χ(failure)``, which is decisive if all remaining eigenvalues are equal.
+        is applied instead of B, and X is projected out again before rounding errors grow. Likewise ``λ₁(B) ≤ θ_s +
+        ‖(B − θ_s)Z‖/χ(failure)``, which is the sharper bound if all remaining eigenvalues are equal.
         """
         if state.theta.size == self.free:  # X spans everything
             return (float(state.theta[s] + state.r[s]) if s < self.free else -math.inf), 0
@@ -198,12 +198,12 @@ class RowsApart:
         for attempt in range(_MAX_ATTEMPTS):
             q = self._probe_degree(a, b, target, least)
             if q == _BLIND_DEGREE:
-                b = target  # no gap to aim at: take the bound that a few rounds give
+                b = target  # no gap determines the degree: take the bound that a few rounds give
             if not a < b:
                 break
             pause = max(1, int(log(_MAX_FILTER_GROWTH) / acosh(_map_to_unit(top, a, b))))
             seed = self._seed + 7919 * (attempt + 1) + 104729 * state.theta.size
-            Z = self._projected_out(by_number(self.M.numbers, _N_PROBES, seed), X)
+            Z = self._projected_out(random_rows(self.M.numbers, _N_PROBES, seed), X)
             MZ = self.M.product(Z)
             Y = self._projected_out(self._filtered(Z, MZ, a, b, q, X, pause), X)
             made += q
@@ -216,7 +216,7 @@ class RowsApart:
         return float(found), made
 
     def _probe_degree(self, a: float, b: float, target: float, least: float) -> int:
-        """Return the products after which the bound should be below ``target``; _BLIND_DEGREE if they are too many."""
+        """Return the degree with which the bound should fall below ``target``; _BLIND_DEGREE if that is too high."""
         if not a < b < target:
             return _BLIND_DEGREE
         q = acosh(4.0 * math.sqrt(self.size * _N_PROBES) / least) / acosh(_map_to_unit(target, a, b))
@@ -235,8 +235,8 @@ class RowsApart:
                 Y, previous = both[..., : Y.shape[-1]], both[..., Y.shape[-1] :]
         return Y
 
-    def _degree(self, state: RowsState, accuracy: float) -> int:
-        """Return the degree of the next filter: limited by rounding, or by what ``accuracy`` still requires."""
+    def _degree(self, state: FilteredSubspaceState, accuracy: float) -> int:
+        """Return the degree of the next filter, limited by rounding and by what ``accuracy`` still requires."""
         a, b, theta = self.M.lowest, float(state.theta[-1]), state.theta
         scale = self.scale(state)
         if theta.size == self.free or not b - a > 64.0 * EPS * scale:
@@ -247,9 +247,9 @@ class RowsApart:
         allowed = _degree_for(min(pure * 1e3, _MAX_FILTER_GROWTH), _map_to_unit(float(theta[0]), a, b))
         if self.V.shape[-1]:
             allowed = min(allowed, _degree_for(_MAX_FILTER_GROWTH * 1e3, _map_to_unit(self._known_value, a, b)))
-        return int(max(2, min(allowed, self.to_come(state, accuracy), _MAX_DEGREE_PER_ROW * self.size)))
+        return int(max(2, min(allowed, self.remaining_products(state, accuracy), _MAX_DEGREE_PER_ROW * self.size)))
 
-    def _ritz(self, Z: Array, t: int, products: int) -> RowsState:
+    def _ritz(self, Z: Array, t: int, products: int) -> FilteredSubspaceState:
         """Orthonormalise Z over the network and return its Ritz pairs."""
         MZ = self.M.product(Z)
         products += 1
@@ -261,7 +261,7 @@ class RowsApart:
             P, G, H = parts
             Z = Z - self.V @ P
             done, recompute, kept, C, theta = unpacked(derived, (), (), (), (w, w), (w,))
-            columns = counted(self.tree.root, "a number of columns", kept, w)
+            columns = checked_count(self.tree.root, "a number of columns", kept, w)
             C, theta = C[:, :columns], theta[:columns]
             if not C.size:
                 raise NotFiniteError("columns became zero, NaN or Inf; check that all weights are finite and moderate")
@@ -282,10 +282,10 @@ class RowsApart:
         P, G, squares = parts
         [correction] = unpacked(derived, (w, w))
         if not self.tree.leads:
-            self._check(float(np.abs(correction - _correction([P, G, squares]).reshape(w, w)).max()), SEMI)
+            self._check(float(np.abs(correction - _correction([P, G, squares]).reshape(w, w)).max()), SEMIORTHOGONALITY)
         X, MX = (X - self.V @ P) @ correction, (MX - value * (self.V @ P)) @ correction
         added = np.linalg.norm((theta[:, None] - theta) * correction, axis=0)  # to each residual
-        return RowsState(t, X, MX, theta, np.sqrt(squares) + added, products)
+        return FilteredSubspaceState(t, X, MX, theta, np.sqrt(squares) + added, products)
 
     def _check_ritz_vectors(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
         """Raise Contradiction unless ``CᵀGC = I`` and, once done, ``CᵀHC = Θ``, up to rounding in G."""
@@ -328,7 +328,7 @@ class RowsApart:
         [P], _ = self._sums((X, Y))
         return Y - X @ P
 
-    def _upper_edge(self, state: RowsState, s: int) -> float:
+    def _upper_edge(self, state: FilteredSubspaceState, s: int) -> float:
         """Return the upper edge b of the probes' filter: λ_{s+1} or slightly more."""
         if s >= state.theta.size:
             return float(state.theta[s - 1])
@@ -336,7 +336,7 @@ class RowsApart:
 
 
 def _ritz_vectors(value: float, last: bool, sums: list[Array]) -> Array:
-    """Return, packed: last pass or not, products to recompute or not, columns kept, and padded C and Θ."""
+    """Return as one vector: whether this pass is the last, whether to recompute MX, columns kept, padded C and Θ."""
     P, G, H = sums
     w = len(G)
     G, H = G - P.T @ P, symmetric_part(H - value * (P.T @ P))
@@ -362,7 +362,7 @@ def _correction(sums: list[Array]) -> Array:
     return packed(np.eye(len(G)) - (G - P.T @ P - np.eye(len(G))) / 2.0)
 
 
-def split(theta: Array, k: int) -> int:
+def end_of_cluster(theta: Array, k: int) -> int:
     """Return the first s ≥ k after which Ritz values drop clearly, so that no cluster is split."""
     drops = theta[k - 1 : -1] - theta[k:]
     if drops.size == 0:
@@ -372,12 +372,12 @@ def split(theta: Array, k: int) -> int:
 
 
 def _least_length(failure: float) -> float:
-    """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, rounded to bits that all agents share."""
+    """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, rounded to the same bits everywhere."""
     return math.floor(math.sqrt(2.0 * float(gammaincinv(_N_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
 
 
 def _map_to_unit(x: float, a: float, b: float) -> float:
-    """Map x by ``[a, b] → [−1, 1]``, and to slightly above 1 at least."""
+    """Map x linearly so that ``[a, b]`` becomes ``[−1, 1]``; values up to 1 become slightly more than 1."""
     return max((2.0 * x - a - b) / (b - a), 1.0 + 1e-15)
 
 
@@ -386,13 +386,13 @@ def _degree_for(growth: float, place: float) -> float:
     return acosh(max(growth, 1.0)) / acosh(place)
 
 
-def by_number(
+def random_rows(
     numbers: npt.NDArray[np.int64],
     w: int,
     seed: int,
     draw: Callable[[np.random.Generator, int], Array] = np.random.Generator.standard_normal,
 ) -> Array:
-    """Return random rows ``(*B, n, w)`` that depend on their index only, not on the partition; zero for padding."""
+    """Return random rows ``(*B, n, w)`` that depend on the row index but not on the partition; zero for padding."""
     found = np.zeros((numbers.size, w))
     for i, number in enumerate(numbers.ravel().tolist()):
         if number >= 0:

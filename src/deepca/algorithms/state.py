@@ -1,4 +1,4 @@
-"""States that algorithms carry from one iteration to the next."""
+"""Define the states that algorithms carry from one iteration to the next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
 from deepca.consensus.mixer_state import Memory, mean_of
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["State", "TrackedState"]
 
 
+@renamed_attributes(
+    seen_gap="estimated_gap",
+    expected="expected_log_decrease",
+    shrinks_by="convergence_factor",
+    most_left="max_remaining",
+    common="is_shared",
+    advised="with_proposal",
+    multiplied="multiplied_basis",
+)
 @dataclass(frozen=True)
 class State:
     """State that an algorithm carries from one iteration to the next; a checkpoint stores a State.
@@ -36,16 +46,16 @@ class State:
     S: Array
 
     @property
-    def seen_gap(self) -> float | None:
+    def estimated_gap(self) -> float | None:
         """``1 − λ_{k+1}/λ_k`` as the algorithm estimates it; None if only the convergence rate reveals it."""
         return None
 
     @property
-    def expected(self) -> float | None:
+    def expected_log_decrease(self) -> float | None:
         """Expected decrease of the log-error per iteration, given ample rounds; None if unknown."""
         return None
 
-    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
+    def convergence_factor(self, inside: float, outside: Sequence[float]) -> float:
         """Return the factor by which the error shrinks per iteration, given ample rounds.
 
         Parameters
@@ -63,13 +73,13 @@ class State:
         return outside[0] / inside
 
     @property
-    def most_left(self) -> int | None:
+    def max_remaining(self) -> int | None:
         """Upper bound on the number of iterations still needed; None if unbounded."""
         return None
 
     @property
-    def common(self) -> bool:
-        """Whether all agents have the same W and S up to rounding (directions of zero length are arbitrary)."""
+    def is_shared(self) -> bool:
+        """True if all agents have the same W and S up to rounding (directions of zero length are arbitrary)."""
         return False
 
     @property
@@ -89,10 +99,10 @@ class State:
 
     @property
     def proposal(self) -> Array:
-        """Numbers ``(*B, n)`` of which agent 0's are spread to all agents; none by default."""
+        """Numbers, ``(*B, n)``, that agent 0 proposes to all agents; none by default."""
         return np.zeros((*self.W.shape[:-2], 0))
 
-    def advised(self, values: Array, agreed: Agreed) -> Self:
+    def with_proposal(self, values: Array, agreed: Agreed) -> Self:
         """Return the state after all agents have received agent 0's proposal.
 
         Parameters
@@ -109,7 +119,7 @@ class State:
         """
         return self
 
-    def multiplied(self, before: Array) -> Array:
+    def multiplied_basis(self, before: Array) -> Array:
         """Return the orthonormal basis whose product with A is S.
 
         Parameters

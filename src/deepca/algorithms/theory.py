@@ -1,23 +1,23 @@
-"""Constants of the paper's theory: γ, ρ, the condition on ρ, and the K, T and C of its theorem.
+"""Compute the constants of the paper's theory: γ, ρ, the bound on ρ, and the K, T and C of its theorem.
 
-Every function gives the printed and the corrected form (``form="printed"`` or ``"corrected"``, the default). The slips
-in print are:
+Functions with a ``form`` compute what the paper prints (``"printed"``) or a corrected version (``"corrected"``, the
+default). The errors in print are:
 
 * Proposition 1 (FastMix contracts by ``(1 − √(1−λ₂))^K``) is false for small K. In the corrected form, ρ is the bound
   of :class:`deepca.consensus.mixers.FastMix`.
 * The theorem prints ``K ≤ …`` where ``K ≥ …`` is meant.
-* It derives K from only the second of three conditions on ρ; with many agents the third can be stronger. The corrected
-  K is the smallest that satisfies all three.
-* Its second condition has ``λ_{k+1}`` as a factor, introduced by ``2Lλ_k ≥ 2Lλ_{k+1}``; K is then infinite for
+* The theorem derives K from only the second of three conditions on ρ; with many agents the third can be stronger. The
+  corrected K is the smallest that satisfies all three.
+* The second condition has ``λ_{k+1}`` as a factor, introduced by ``2Lλ_k ≥ 2Lλ_{k+1}``; K is then infinite for
   ``λ_{k+1} = 0``. The corrected form keeps the factor ``λ_k(λ_{k+1} + 2L)`` of the proof.
 * The proof needs the second logarithm in T as ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))``; the paper prints the
   inverse factor ``(λ_k+2L)/(√m(λ_k−λ_{k+1}))``.
 * "The right-hand side decreases with t": it increases, so t = 1 is decisive.
 * The lemma's bounds on the disagreement (its second and third inequality) fail for QR with SignAdjust if eigenvalues
   inside the top k are close: QR keeps rotating the basis at the rate ``max λ_{i+1}/λ_i``, which may exceed γ. The bound
-  on ``tan θ_k(U, S̄^t)`` and the theorem were never seen to fail; with the polar factor, no bound was.
-* The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, by which ``S⁰`` agrees for any W⁰; the bounds are tested
-  from random W⁰.
+  on ``tan θ_k(U, S̄^t)`` and the theorem have never been observed to fail; with the polar factor, no bound has.
+* The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, which makes ``S⁰`` the same at all agents for any W⁰; the
+  bounds are tested from random W⁰.
 
 References
 ----------

@@ -1,4 +1,4 @@
-"""Command line of deepca. It needs the ``cli`` extra (typer, rich)."""
+"""Command-line interface of deepca. Requires the ``cli`` extra (typer, rich)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``deepca`` command, with all subcommands, and ``deepca demo``."""
+"""Register all subcommands of ``deepca``, and define ``deepca demo``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.markup import escape
 from deepca import __version__
 from deepca._util.machine import launched_ranks
 from deepca._util.typing import Array
-from deepca._util.units import size
+from deepca._util.units import plural, size
 from deepca.cli.command import MAX_WIDTH, Command, examples
 from deepca.cli.commands.agent import agent
 from deepca.cli.commands.cluster import cluster, real_demo
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-_DEMO_RANKS = 4  # started by `deepca demo --engine mpi` when mpiexec has not started any
+_DEMO_RANKS = 4  # ranks that `deepca demo --engine mpi` starts if it was not started by mpiexec
 _DIGITS_FEATURES = 64
-_SUMMARY = "Exact PCA of data that stay where they are, without a central server."
+_SUMMARY = "Exact PCA over data that stays where it is, without a central server."
 
 app = typer.Typer(
     name="deepca",
     help=_SUMMARY,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
-    rich_markup_mode=None,  # plain text: square brackets and colons mean themselves
+    rich_markup_mode=None,  # plain text: square brackets and colons are not markup
     pretty_exceptions_show_locals=False,  # local variables include rows and keys
 )
 
@@ -125,7 +125,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'",
     ),
 }
-"""Commands, in the order of the help, with examples."""
+"""Command functions with their examples, in the order of the help."""
 for _command, _examples in _COMMANDS.items():
     app.command(cls=Command, epilog=examples(*_examples))(_command)
 app.add_typer(agent)
@@ -152,13 +152,14 @@ _AgentsOption = Annotated[
     typer.Option(
         metavar="M",
         rich_help_panel=ALGORITHM,
-        help="Number of agents over which to split the rows.",
+        help="Split all rows over this many agents.",
         show_default="50, or 5 with --real",
     ),
 ]
 _RoundsOption = Annotated[
     int,
     typer.Option(
+        max=100_000,  # more would run for hours
         metavar="N",
         rich_help_panel=ALGORITHM,
         help="Gossip rounds per iteration for DePCA and for DeEPCA as printed in the paper.",
@@ -172,7 +173,7 @@ _RealOption = Annotated[
     typer.Option(
         "--real",
         rich_help_panel=ALGORITHM,
-        help="Run each agent as a process with real connections; the default algorithm only.",
+        help="Run each agent in its own process, with real connections, and with the default algorithm only.",
     ),
 ]
 
@@ -201,8 +202,8 @@ def demo(
 ) -> None:
     """Compare DeEPCA with other methods on the digits data.
 
-    The digits of scikit-learn are split over agents. DeEPCA, its predecessor DePCA and the centralized power method
-    start from the same point; the angle of each to scikit-learn's PCA of the pooled rows is shown.
+    Splits the digits data of scikit-learn over agents. DeEPCA, its predecessor DePCA and the centralized power method
+    start from the same point. The table shows the angle between each result and scikit-learn's PCA of the pooled rows.
 
     Without mpiexec, --engine mpi starts four ranks on this machine.
     """
@@ -212,11 +213,11 @@ def demo(
             raise typer.Exit(run_on_ranks(min(_DEMO_RANKS, agents or _DEMO_RANKS), sys.argv[1:]))
     with running_engine(engine) as ranks:
         if not 1 <= components <= _DIGITS_FEATURES:
-            expected = f"a number from 1 to {_DIGITS_FEATURES}, the features of the digits"
+            expected = f"expected a number from 1 to {_DIGITS_FEATURES}, the number of features of the digits"
             raise ParameterError("components", components, expected)
         if real:
             if engine != "simulator":
-                raise InvalidInput("--real starts processes itself and cannot run on --engine mpi; give one of them")
+                raise InvalidInput("--real starts its own processes and excludes --engine mpi; give one of them")
             require("sklearn", extra="demo")
             code = real_demo(
                 agents=5 if agents is None else agents, k=components, tol=tol, seed=seed, as_json=as_json, quiet=quiet
@@ -227,11 +228,11 @@ def demo(
         from deepca.solver.progress import ProgressBar, bars
 
         figure = out / "convergence.png"
-        with ranks.together():
-            if ranks.speaks:
+        with ranks.raise_on_all_ranks():
+            if ranks.is_root:
                 check_output(figure, "--out")
         notes, console = consoles(ranks)
-        with bars(notes, disable=quiet or not ranks.speaks) as progress:
+        with bars(notes, disable=quiet or not ranks.is_root) as progress:
             found = demonstration.run(
                 agents=50 if agents is None else agents,
                 k=components,
@@ -241,12 +242,12 @@ def demo(
                 watch=lambda label: ProgressBar(progress, description=label),
                 engine=ranks,
             )
-        if ranks.speaks:
+        if ranks.is_root:
             _report(console, found, figure, ranks.ranks, as_json=as_json)
 
 
 def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:
-    """Draw the figure and print the table, or the same as JSON."""
+    """Draw the figure, and print the table or its numbers as JSON."""
     from deepca.plots.curves import convergence
 
     figure.parent.mkdir(parents=True, exist_ok=True)
@@ -269,9 +270,9 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
     where = f" on {ranks} ranks" if ranks > 1 else ""
     console.print(
         f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
-        f"agent{'s' if net.n_agents > 1 else ''}{where} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
+        f"agent{plural(net.n_agents)}{where} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
         "The agents agreed on the mean first, by gossip.\n"
-        f"DeEPCA chooses its own rounds for the tolerance {found.tol:.0e}; DePCA and DeEPCA as printed make "
+        f"DeEPCA chooses its number of rounds for the tolerance {found.tol:.0e}; DePCA and DeEPCA as printed use "
         f"K = {found.K} rounds per iteration.\n"
     )
     table = columns(
@@ -280,7 +281,7 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
         title=f"Top {found.k} components; tan θ between the worst agent and scikit-learn's PCA of the pooled rows",
         title_justify="left",
     )
-    table.add_column("status", no_wrap=True)
+    table.add_column("status")
     for row in found.rows:
         table.add_row(
             row.method.replace("DeEPCA, as", "  as"),
@@ -293,9 +294,7 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
             row.status.replace("_", " "),
         )
     console.print(table)
-    console.print(
-        "[dim]rounds: of the iterations; proof: rounds of the certificate; sent: per agent, without proof[/]\n"
-    )
+    console.print("[dim]rounds: of the iterations; proof: of the certificate; sent: per agent, without the proof[/]\n")
     for row in found.rows:
         if row.status != "converged":
             console.print(f"  {row.method}: {row.advice}")

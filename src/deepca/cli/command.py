@@ -1,4 +1,4 @@
-"""Base class of all commands: their help, options given twice, renamed options, and options named in errors."""
+"""Base class of all commands: layout of the help, repeated and renamed options, and errors that name options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MAX_WIDTH", "Command", "examples", "in_options", "message_for"]
 MAX_WIDTH = 120  # columns of help; longer lines are hard to read
 
 _RENAMED = {"--tol": "--tolerance", "--iterations": "--max-iter"}
-"""Renamed options, which still work for one release, with a notice, in all commands that have the new name."""
+"""New names of renamed options. A command that has the new name accepts the old one for one release, with a notice."""
 
 _PARAMETERS = {
     "K": "rounds",
@@ -35,12 +35,15 @@ _PARAMETERS = {
     "tolerance": "tol",
     "topology_name": "topology",
 }
-"""Parameters of the library, and the names of the commands' own parameters for them."""
+"""Parameters of the library, and the parameters by which commands set them."""
 
-_running: ContextVar[Any] = ContextVar("running", default=None)  # context of the command that runs
+_KEYS = {"n_components": "components", "tol": "tolerance"}
+"""Parameters of the library, and their keys in network.toml, which takes the place of options where a site is given."""
+
+_running: ContextVar[Any] = ContextVar("running", default=None)  # context of the running command
 _WORD = re.compile(
     r"(?:\| (?:jq )?)?(?:-[-\w]+ (?=[^-\s|>]))?(?:'[^']*'|\S)+"
-)  # of a shell command, with its option or pipe
+)  # a word of a shell command, with the option or pipe before it
 _SECTIONS = (
     "Arguments",
     "Options",
@@ -49,21 +52,24 @@ _SECTIONS = (
     "Algorithm and network",
     "MPI",
     "Checkpoints",
-)  # others follow
+)  # the first sections of the help, in order; others follow
+_BOUNDS = {r"\b(\d+)<=x<=(\d+)": r"\1 to \2", r"\bx>=(\d+)(\.0)?": r"at least \1", r"\bx<=(\d+)": r"at most \1"}
+"""Bounds of a number as typer shows them, and in words."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"  # keeps a default such as [default: 10] on one line while the help is wrapped
 
 
 class Command(TyperCommand):
-    """A command with one way of handling its options, whatever it does."""
+    """Command with the help, the checks of options and the error messages that all commands of deepca share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept renamed options with a notice, and refuse options that are given twice."""
+        """Accept renamed options with a notice, and reject repeated options."""
         if not ctx.resilient_parsing:  # shell completion must neither print nor fail
             args = list(self._with_new_names(ctx, args))
             self._check_given_once(ctx, args)
         return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and remember it for :func:`message_for`."""
+        """Run the command, and record its context for :func:`message_for`."""
         before = _running.set(ctx)
         try:
             return super().invoke(ctx)
@@ -93,18 +99,18 @@ class Command(TyperCommand):
     # ----------------------------------------------------------------------------------------------------------- help
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line after the command's name."""
+        """Return the words that follow the command's name in the usage line."""
         return ["[OPTIONS]", *(_in_usage(param) for param in self.get_params(ctx) if _is_argument(param))]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the description; indented paragraphs keep their lines."""
+        """Write the description; indented paragraphs keep their line breaks."""
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text("\n\n".join(f"\b\n{one}" if one.startswith(" ") else one for one in paragraphs))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then options by the section that each of them names."""
+        """Write the arguments, then the options by section."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -112,15 +118,19 @@ class Command(TyperCommand):
                 title = "Arguments" if _is_argument(param) else getattr(param, "rich_help_panel", None) or "Options"
                 title = "Output" if param.name == "help" else title
                 names = typer.style(_in_list(param), fg=typer.colors.CYAN)
-                text = re.sub(r"\[default: \((.*?)\)", r"[default: \1", record[1])  # parentheses of a described default
+                text = re.sub(r"\[default: \((.*?)\)", r"[default: \1", record[1])  # parentheses of a default in words
+                for bounds, words in _BOUNDS.items():
+                    text = re.sub(bounds, words, text)
+                text = re.sub(r"\[[^]]+]$", lambda found: re.sub(r"(?<!;) ", _NO_BREAK, found[0]), text)
                 sections.setdefault(title, []).append((names, text))
         order = [*_SECTIONS, *sorted(sections.keys() - {*_SECTIONS, "Output"}, reverse=True), "Output"]
         for title in sorted(sections, key=order.index):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
+        formatter.buffer[:] = [part.replace(_NO_BREAK, " ") for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, broken where a shell continues a line."""
+        """Write the examples; a long command continues after a backslash."""
         if self.epilog:
             title, *commands = self.epilog.split("\n\n")
             lines = [line for command in commands for line in _shell_lines(command.strip(), formatter.width - 4)]
@@ -136,21 +146,23 @@ def examples(*commands: str) -> str:
 def message_for(error: DeepcaError | OSError) -> str:
     """Return the message of an error, in terms of the options of the running command.
 
-    An error about a value that was read from a file keeps the key by which the file knows it.
+    If the value comes from a file, the message names the key in that file instead.
     """
     if isinstance(error, ParameterError):
-        option = None if error.file is not None else _options().get(error.parameter)
-        return str(error) if option is None else f"{option} {error.value}: {in_options(error.expected)}"
+        if error.file is not None:
+            return str(error)
+        option = _options().get(error.parameter)
+        return in_options(str(error)) if option is None else f"{option} {error.value}: {in_options(error.expected)}"
     if isinstance(error, DeepcaError):
         return in_options(str(error)) if isinstance(error, InvalidInput) else str(error)
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
 
 
 def in_options(text: str) -> str:
-    """Replace parameters in a text of the library by options of the running command.
+    """Replace parameter names in a message of the library by options of the running command.
 
-    These are names with a value, such as ``rounds = 3`` or ``scale=False``, and names that are not English words, such
-    as ``max_iter``.
+    A name is replaced if a value follows, as in ``rounds = 3`` or ``scale=False``, or if it contains an underscore, as
+    in ``max_iter``. Any other name may be an English word.
     """
     for name, option in _options().items():
         if len(name) > 2 and option.startswith("--"):  # "k = 3" is mathematics, and clear as it is
@@ -158,11 +170,14 @@ def in_options(text: str) -> str:
             text = re.sub(rf"(?<![-\w.]){name} ?= ?True\b", option, text)
             text = re.sub(rf"(?<![-\w.]){name} ?= ?(?:(['\"])(.*?)\1|(?=[^\s=]))", rf"{option} \2", text)
             text = re.sub(rf"(?<![-\w.]){name}\b", option, text) if "_" in name else text
+    for name, key in _KEYS.items() if _running.get() is not None else ():  # names that no option has replaced
+        end = r"\b" if "_" in name else "(?= ?=)"
+        text = re.sub(rf"(?<![-\w.]){name}{end}", key, text)
     return text
 
 
 def _options() -> dict[str, str]:
-    """Return the options and arguments of the running command by the parameters of the library that they set."""
+    """Map parameters of the library to the options and arguments of the running command that set them."""
     ctx = _running.get()
     params = {} if ctx is None else {param.name: param for param in ctx.command.get_params(ctx)}
     named = {name: _metavar(p) if _is_argument(p) else str(max(p.opts, key=len)) for name, p in params.items()}
@@ -170,7 +185,7 @@ def _options() -> dict[str, str]:
 
 
 def _is_first_rank() -> bool:
-    """Tell whether this process is rank 0 of an MPI job, or not part of one."""
+    """Return whether this process is rank 0 of an MPI job, or not part of one."""
     return all(os.environ.get(name, "0") == "0" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"))
 
 
@@ -179,7 +194,7 @@ def _is_argument(param: Any) -> bool:
 
 
 def _holds_one_value(param: Any) -> bool:
-    """Tell whether giving an option twice would override its first value."""
+    """Return whether an option keeps only the last of several values."""
     if _is_argument(param) or param.multiple or param.count:
         return False
     return not param.is_flag or bool(param.secondary_opts)
@@ -202,10 +217,10 @@ def _in_list(param: Any) -> str:
 
 
 def _shell_lines(command: str, width: int) -> Iterator[str]:
-    """Break a shell command into lines of at most that width, where its words allow."""
+    """Break a shell command between words into lines of at most ``width`` characters."""
     line = ""
     for word in _WORD.findall(command):
-        if line.strip() and len(line) + len(word) + 3 > width:  # a space before the word, and " \" behind it
+        if line.strip() and len(line) + len(word) + 3 > width:  # a space before the word, and " \" after it
             yield f"{line} \\"
             line = "   "
         line = f"{line} {word}" if line else word

@@ -28,9 +28,9 @@ __all__ = [
     "finite",
     "handle_signals",
     "print_json",
+    "print_unwrapped",
     "require",
     "require_agent",
-    "say",
 ]
 
 
@@ -43,26 +43,28 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
     resumes : bool
         Whether the same command resumes after an interruption.
     silent : bool
-        Whether another process reports the error.
+        Whether to print no error, because another process prints it.
     """
     try:
         yield
     except (DeepcaError, OSError) as error:
         if not silent:
-            say(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(message_for(error))}")
+            print_unwrapped(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(message_for(error))}")
         raise typer.Exit(2) from None
     except MemoryError:
-        say(Console(stderr=True, emoji=False), "[bold red]error:[/] out of memory; give fewer rows, columns or agents")
+        print_unwrapped(
+            Console(stderr=True, emoji=False), "[bold red]error:[/] out of memory; use fewer rows, columns or agents"
+        )
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        state = "finished work is kept; run the same command again to resume" if resumes else "nothing was written"
+        state = "finished work is kept, and the same command resumes" if resumes else "nothing was written"
         Console(stderr=True, emoji=False).print(f"stopped; {state}")
         raise typer.Exit(130) from None
 
 
 @contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle signals within the context; outside the main thread, where Python does not allow it, do nothing."""
+    """Handle signals within the context. Do nothing in threads other than the main one, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,7 +76,7 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, Any], None]) 
             signal.signal(number, previous)
 
 
-def say(console: Console, text: str) -> None:
+def print_unwrapped(console: Console, text: str) -> None:
     """Print text without wrapping its lines, so that paths can be copied."""
     console.print(text, highlight=False, soft_wrap=True)
 
@@ -94,12 +96,12 @@ def check_distinct(files: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for file in files:
         if file.resolve() in seen:
-            raise DataError(f"{file} is given twice, so that its rows would count twice; give it once", file=str(file))
+            raise DataError(f"{file} is given twice, so its rows would count twice; give it once", file=str(file))
         seen.add(file.resolve())
 
 
 def check_output(path: Path, option: str, inputs: Sequence[Path] = ()) -> None:
-    """Raise InvalidInput, before any work is done, if a file cannot be written or would replace an input."""
+    """Raise InvalidInput if a file cannot be written or would overwrite an input; called before any work is done."""
     name = option.lstrip("-")
     if path.is_dir():
         raise InvalidInput(f"{option} {path}: this is a folder; give the name of a file", parameter=name, value=path)
@@ -116,7 +118,9 @@ def check_output(path: Path, option: str, inputs: Sequence[Path] = ()) -> None:
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
-        raise InvalidInput(f"{option} {path}: cannot write to {folder}", parameter=name, value=path) from None
+        raise InvalidInput(
+            f"{option} {path}: cannot write to {folder}; give a path in a writable folder", parameter=name, value=path
+        ) from None
 
 
 def check_figure(path: Path, inputs: Sequence[Path] = ()) -> None:

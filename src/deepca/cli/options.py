@@ -17,8 +17,6 @@ __all__ = [
     "ALGORITHM",
     "COMPONENTS",
     "DATA",
-    "MAX_COLUMNS",
-    "MAX_ROWS",
     "NUMBER_OF_COMPONENTS",
     "OUTPUT",
     "TOLERANCE",
@@ -46,15 +44,14 @@ __all__ = [
 
 TOLERANCE = 1e-10
 TOPOLOGY = "erdos-renyi:0.5"
-NUMBER_OF_COMPONENTS = 5  # of commands that bring or draw their own data; those that read files ask for a number
-MAX_COLUMNS, MAX_ROWS = 10**7, 10**12  # of synthetic data; far more than fits into memory
+NUMBER_OF_COMPONENTS = 5  # default of commands that can run without files; others require --components
 
 # Sections of the help.
 DATA, COMPONENTS, ALGORITHM, OUTPUT = "Data", "Components", "Algorithm and network", "Output"
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """Complete the name of a network; after a colon, with complete examples."""
+    """Complete the name of a network; once a colon is typed, offer full examples such as ``torus:5x10``."""
     known = EXAMPLES | DIRECTED | CHANGING
     choices = known.values() if ":" in incomplete else known
     return [choice for choice in choices if choice.startswith(incomplete.lower())]
@@ -75,7 +72,7 @@ def parse_components(given: str) -> int | float | None:
             value = 0.0
         valid = 0.0 < value < 1.0
     if not valid:
-        expected = "expected a number of at least 1, a share of variance between 0 and 1, or all"
+        expected = "expected a whole number of at least 1, a share of variance between 0 and 1, or all"
         raise ParameterError("components", given, expected)
     return value
 
@@ -111,7 +108,7 @@ ToleranceOption = Annotated[
         "--tolerance",
         metavar="TAN",
         section=COMPONENTS,
-        help="Largest acceptable angle between the result and the exact components, as its tangent, at any agent.",
+        help="Largest acceptable tangent of the angle between any agent's result and the exact components.",
     ),
 ]
 CenterOption = Annotated[
@@ -139,7 +136,7 @@ TopologyOption = Annotated[
         "--topology",
         metavar="NAME",
         section=ALGORITHM,
-        help="Network of the agents, such as ring or torus:5x10; deepca topology --help lists them.",
+        help="Network of the agents, such as ring or torus:5x10; see deepca topology --help.",
         autocompletion=complete_name,
     ),
 ]
@@ -149,7 +146,7 @@ AlgorithmOption = Annotated[
         "--algorithm",
         metavar="NAME",
         section=ALGORITHM,
-        help=f"One of {', '.join(ALGORITHMS)}.",
+        help=f"Algorithm: {', '.join(ALGORITHMS)}.",
         autocompletion=lambda: list(ALGORITHMS),
     ),
 ]
@@ -159,7 +156,7 @@ MessagesOption = Annotated[
         "--messages",
         metavar="DTYPE",
         section=ALGORITHM,
-        help="Precision of gossip messages: float64, float32 or float16.",
+        help="Precision of gossip messages: float64, float32, float16.",
         autocompletion=lambda: list(get_args(Messages)),
     ),
 ]

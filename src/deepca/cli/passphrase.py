@@ -1,6 +1,6 @@
 """Read the passphrase of the authority's key from a file, the environment or a terminal.
 
-It is never an option's value, since other users of the machine can read command lines.
+It is never the value of an option, since other users of the machine can see command lines.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import typer
 
 from deepca.errors import EnrolmentError
 
-__all__ = ["VARIABLE", "new_passphrase", "passphrase_for", "terminal"]
+__all__ = ["PASSPHRASE_VARIABLE", "is_interactive", "new_passphrase", "passphrase_for"]
 
-VARIABLE = "DEEPCA_AUTHORITY_PASSPHRASE"
+PASSPHRASE_VARIABLE = "DEEPCA_AUTHORITY_PASSPHRASE"  # noqa: S105 (the name of an environment variable)
 _MIN_CHARACTERS = 8  # of a new passphrase
 _MAX_BYTES = 1023  # limit of OpenSSL
-_ADVICE = f"give --passphrase-file, or set the variable {VARIABLE}"
+_ADVICE = f"give --passphrase-file, or set the variable {PASSPHRASE_VARIABLE}"
 
 
-def terminal() -> bool:
-    """Tell whether the user can be asked, on a terminal."""
+def is_interactive() -> bool:
+    """Return whether standard input is a terminal, so that the user can be asked."""
     return sys.stdin.isatty()
 
 
@@ -32,7 +32,7 @@ def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
     Parameters
     ----------
     ask : bool
-        Whether to prompt for it, twice, if neither the file nor the environment has it.
+        Whether to prompt for it, twice, if neither the file nor the environment provides it.
     file : Path or None
         File that contains it.
     """
@@ -61,8 +61,8 @@ def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
 
 
 def _prompt(problem: str, *, twice: bool = False) -> bytes:
-    """Ask for the passphrase on the terminal; without one, raise an error that begins with the problem."""
-    if not terminal():
+    """Ask for the passphrase; without a terminal, raise an error that begins with ``problem``."""
+    if not is_interactive():
         raise EnrolmentError(f"{problem}; {_ADVICE}", reason="passphrase")
     prompt = "Passphrase of the authority's key"
     return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True)).encode()
@@ -74,5 +74,5 @@ def _read(file: Path | None) -> bytes | None:
 
     if file is not None:
         return read_private(file, "passphrase", missing="give the name of the file that contains it").rstrip(b"\r\n")
-    given = os.environ.get(VARIABLE)
+    given = os.environ.get(PASSPHRASE_VARIABLE)
     return None if given is None else os.fsencode(given)

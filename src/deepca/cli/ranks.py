@@ -26,7 +26,7 @@ TIMEOUT = 600.0  # seconds that a rank waits for others by default
 def running_engine(
     name: str, *, allreduce: bool = False, timeout: float | None = None, resumes: bool = False
 ) -> Iterator[Engine]:
-    """Provide an engine. Rank 0 alone reports an error that all ranks raise, and all exit with the same code."""
+    """Provide the named engine. Rank 0 alone prints an error that all ranks raise; all exit with the same code."""
     with errors(resumes=resumes):
         if name == "simulator" and launched_ranks() > 1:
             raise InvalidInput(
@@ -36,19 +36,19 @@ def running_engine(
         if name == "simulator" and timeout is not None:
             raise InvalidInput("--timeout applies to MPI ranks only; add --engine mpi, or omit it", parameter="timeout")
         engine = engine_of(name, allreduce=allreduce, timeout=TIMEOUT if timeout is None else timeout)
-    with errors(resumes=resumes, silent=not engine.speaks), engine.guard():
+    with errors(resumes=resumes, silent=not engine.is_root), engine.guard():
         yield engine
 
 
 def consoles(engine: Engine) -> tuple[Console, Console]:
-    """Return consoles for notes (stderr) and results (stdout); under a launcher, with the width of its terminal."""
+    """Return consoles for notes (stderr) and results (stdout); under mpiexec, with the width of its terminal."""
     if engine.name != "mpi" or launched_ranks() < 2:
         return Console(stderr=True, emoji=False), Console(emoji=False)
     return launcher_console(2), launcher_console(1)
 
 
 def run_on_ranks(ranks: int, arguments: Sequence[str]) -> int:
-    """Run ``deepca`` with these arguments on several ranks of this machine, and return the exit code."""
+    """Run ``deepca`` with these arguments on ``ranks`` MPI ranks of this machine, and return the exit code."""
     own = Path(sys.executable).with_name("mpiexec")
     launcher = str(own) if own.exists() else shutil.which("mpiexec")
     if launcher is None:

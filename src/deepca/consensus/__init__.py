@@ -1,4 +1,4 @@
-"""Consensus averaging: mixers, the rounds that they need, and averages with a stated error."""
+"""Consensus averaging: mixers, the rounds that they need, and averages with a bound on their error."""
 
 from deepca.consensus.averaging import Averaged, average, average_then
 from deepca.consensus.centring import agreed_mean

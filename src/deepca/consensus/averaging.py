@@ -1,4 +1,4 @@
-"""Averages with a stated error, computed from scratch by gossip or over a spanning tree."""
+"""Compute averages with a bound on their error, by gossip or over a spanning tree."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepca._util.floats import EPS
-from deepca._util.portable import length
+from deepca._util.portable import norm
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
 from deepca.consensus.exact import TreeSweep, exact_average, exact_average_then, exact_mixer, with_known
 from deepca.consensus.mixer_state import mean_of
-from deepca.consensus.mixers import averager
+from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
 from deepca.network.base import Network
 from deepca.topology.graph import Topology
@@ -30,17 +31,18 @@ __all__ = [
 ]
 
 LOST = 1e-11
-"""Largest error of a mean of numbers between one and two that rounding explains; more means lost messages."""
+"""Largest error that rounding explains in a mean of numbers between one and two; more means lost messages."""
 
-_MAX_ATTEMPTS = 8  # at an average that no lost message has spoilt
+_MAX_ATTEMPTS = 8  # at an average, before lost messages are an error
 _FIRST_ACCURACY = 1e-4  # contraction of the rounds before the error is first measured
-_MAX_LOOKS, _MAX_IDLE_LOOKS = 512, 16  # in all, and without gain: links may be far worse than those K was chosen for
+_MAX_LOOKS, _MAX_IDLE_LOOKS = 512, 16  # measurements in all, and without gain: links may be far worse than K assumes
 _N_CONTROLS = 8  # numbers with known mean: by chance, a lost message may barely affect one of them, but not all
-_LOSS_FACTOR = 8.0  # by which a loss may affect the data more than all controls, except in about 8^−7 of losses
-_WEIGHT_FACTOR = 0.5  # weights that do not sum exactly to one affect data and controls alike; `off_by` doubles it
+_LOSS_FACTOR = 8.0  # bounds how much more a loss affects the data than the controls, except for about 8^−7 of losses
+_WEIGHT_FACTOR = 0.5  # weights that do not sum exactly to one affect data and controls alike; `error_bound` doubles it
 _ROUNDING = 16.0 * EPS
 
 
+@renamed_attributes(doubt="error_norm", off_by="error_bound")
 @dataclass(frozen=True)
 class Averaged:
     """An average over all agents, with a bound on its error.
@@ -54,10 +56,11 @@ class Averaged:
     rounds : int
         Rounds that were used.
     lost : float, default=0.0
-        Error, beyond its bound, of numbers with known mean. If it exceeds rounding, messages were lost or altered, and
-        neither ``mean`` nor ``error`` can be relied on.
+        Amount by which the error of numbers with known mean exceeds its bound. If it is more than rounding, messages
+        were lost or altered, and neither ``mean`` nor ``error`` can be relied on.
     growth : float, default=1.0
-        Additional rounding error of ``mean``, in units of the rounding of one product: every round of mixing rounds.
+        Error of ``mean`` beyond ``error``, in units of the rounding error of one product: rounding in every round of
+        mixing, and lost messages whose effect is as small.
     """
 
     mean: Array
@@ -67,11 +70,11 @@ class Averaged:
     growth: float = 1.0
 
     @property
-    def doubt(self) -> float:
+    def error_norm(self) -> float:
         """Euclidean norm of the error, bitwise the same at every agent, since decisions depend on it."""
-        return length(self.error)
+        return norm(self.error)
 
-    def off_by(self, largest: float) -> float:
+    def error_bound(self, largest: float) -> float:
         """Bound the effect of rounding and of lost messages on the mean of vectors.
 
         Parameters
@@ -114,10 +117,10 @@ def average(
     Notes
     -----
     Mixing preserves the mean, so the mean lies between the smallest and the largest value of any agent (on a directed
-    graph, of the ratios x/y, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the
-    answer, and half their distance the error. Mixing continues while the error is too large and still decreases. It
-    ends after several measurements in a row that did not halve the error, since few links may have been up in between.
-    Numbers with known means are mixed as well, to detect lost messages.
+    graph, of the ratios x/y, of which it is the mean weighted by y). Agents agree on both by flooding; their midpoint
+    is the answer, and half their distance is the error. Mixing continues while the error is too large and still
+    decreases. It gives up only after 16 measurements in a row did not halve the error, since few links may have been up
+    in between. Numbers with known means are mixed as well, to detect lost messages.
 
     If no message can get lost (``network.reliable``), the mean is computed over a spanning tree instead
     (:func:`deepca.consensus.exact.exact_average`), in fewer rounds and to rounding error.
@@ -135,20 +138,20 @@ def average(
         rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
         return Averaged(mean, np.zeros_like(mean), rounds)
     made, before, still = 0, np.inf, 0
-    mix, memory = averager(network.topology).with_rounds(rounds), None
+    mix, memory = default_mixer(network.topology).with_rounds(rounds), None
     x, expected = with_known(network, x, _N_CONTROLS)
     while True:
-        x, memory = mix.remember(network, x, memory)
+        x, memory = mix.mix(network, x, memory)
         made += rounds
         found = _measured(network, mean_of(x, memory), expected, made)
-        still = still + 1 if found.doubt > 0.5 * before else 0
+        still = still + 1 if found.error_norm > 0.5 * before else 0
         if enough(found) or still >= _MAX_IDLE_LOOKS or made >= _MAX_LOOKS * rounds:
             return found
-        before = min(before, found.doubt)
+        before = min(before, found.error_norm)
 
 
 def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Averaged:
-    """Agree on the midpoint and the range of all agents' estimates, the last of which are controls."""
+    """Agree on the midpoint and half the range of all agents' estimates; the last of these are the control numbers."""
     n = ratio.shape[-1]
     high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
     mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
@@ -170,7 +173,7 @@ def average_then(
     derive: Callable[[Averaged], Array],
     size: int,
 ) -> tuple[Averaged, Array]:
-    """Average ``x`` as :func:`average` does, and spread numbers that the leader derives from the average.
+    """Average ``x`` as :func:`average` does, and send all agents numbers that the leader derives from the average.
 
     Parameters
     ----------
@@ -214,8 +217,8 @@ def common_average_then(network: Network, x: Array, derive: Callable[[Array], Ar
 def common_averaged_then(
     network: Network, x: Array, derive: Callable[[Array], Array], size: int
 ) -> tuple[Averaged, Array]:
-    """Return the same with the mean as an Averaged, whose error is rounding only (:meth:`Averaged.off_by`)."""
-    if network.topology.whole and not network.topology.changing:
+    """Do the same as :func:`common_average_then`, but return the mean as an Averaged, whose error is rounding only."""
+    if network.topology.fully_known and not network.topology.time_varying:
         mean, derived = exact_average_then(network, x, derive, size)
         return Averaged(mean, np.zeros_like(mean), 0), derived
     found = _common(network, x)
@@ -225,18 +228,18 @@ def common_averaged_then(
 def common_average(network: Network, x: Array) -> Array:
     """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
 
-    It is computed over a spanning tree if the graph is known and does not change, and by mixing until agents agree to
-    rounding otherwise. If links change, a lack of progress may only mean that few links were up, so it does not count.
+    It is computed over a spanning tree if the graph is static and known, and otherwise by mixing until agents agree to
+    rounding.
     """
-    if network.topology.whole and not network.topology.changing:
+    if network.topology.fully_known and not network.topology.time_varying:
         return exact_average(network, x)
     return _common(network, x).mean
 
 
 def _common(network: Network, x: Array) -> Averaged:
-    """Mix x until agents agree to rounding; try again if messages were lost."""
+    """Mix x until agents agree to rounding; start over if messages were lost."""
     topology = network.topology
-    rounds = averager(topology).rounds_for(topology, _FIRST_ACCURACY)
+    rounds = default_mixer(topology).rounds_for(topology, _FIRST_ACCURACY)
     equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
     def settled(found: Averaged) -> bool:

@@ -1,7 +1,7 @@
-"""Averages that are exact after a known number of rounds, and bitwise the same at every agent.
+"""Compute averages that are exact after a known number of rounds, and bitwise the same at every agent.
 
-Gossip approaches the mean at all agents simultaneously; these mixers compute it. They use different weights in each
-round, along a spanning tree or the dimensions of a hypercube, and depend on every message: no loss averages out.
+Gossip only approaches the mean; exact mixers compute it. They use different weights in each round, along a spanning
+tree or the dimensions of a hypercube, and depend on every message: a single lost message makes the result wrong.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _CACHE_SIZE = 16  # graphs whose weights are cached
 
 @dataclass(frozen=True)
 class ExactMixer(Mixer):
-    """Base class of exact mixers, whose number of rounds follows from the graph, whatever K is requested."""
+    """Base class of exact mixers, whose number of rounds follows from the graph; a requested K is ignored."""
 
     memoryless = True
 
     def __post_init__(self) -> None:
-        """Check the messages; ``rounds`` is not used."""
+        """Check ``messages``; ``rounds`` is ignored."""
         if self.messages != "float64":
             raise MixingError(
                 f"{type(self).__name__} with messages = {self.messages!r}: an exact average needs all digits of every "
@@ -55,11 +55,11 @@ class ExactMixer(Mixer):
             )
 
     def check(self, topology: Topology) -> None:
-        """Raise MixingError if the graph changes from round to round."""
-        if topology.changing:
+        """Raise MixingError if the graph is time-varying."""
+        if topology.time_varying:
             raise MixingError(
-                f"{type(self).__name__} needs links that stay up, but {topology.name} changes from round to round; use "
-                "a tracked method there (deepca.AcceleratedDeEPCA, deepca.DeEPCA; algorithm 'accelerated' or 'deepca')",
+                f"{type(self).__name__} needs a static graph, but {topology.name} is time-varying; use a tracked "
+                "method (deepca.AcceleratedDeEPCA or deepca.DeEPCA; algorithm 'accelerated' or 'deepca')",
                 parameter="mix",
                 value=type(self).__name__,
             )
@@ -79,7 +79,7 @@ class ExactMixer(Mixer):
         return self.length(topology)
 
     @property
-    def spreads(self) -> bool:
+    def reaches_all(self) -> bool:
         """True: the mean contains the values of every agent."""
         return True
 
@@ -88,7 +88,7 @@ class ExactMixer(Mixer):
         return self
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
-        """Gossip once with the weights of each round."""
+        """Run each round of gossip with its own weights."""
         for weights in self.weights(network.topology):
             x = network.gossip(x, weights)
         return x
@@ -103,12 +103,12 @@ class ExactMixer(Mixer):
 
     @abstractmethod
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
-        """Return the gossip matrix of every round, the same objects each time."""
+        """Return the gossip matrix of every round; repeated calls return the same objects."""
 
 
 @dataclass(frozen=True)
 class TreeSweep(ExactMixer):
-    """Sum up a spanning tree to its root, and send the mean down again: ``2 · depth`` rounds, m − 1 messages each way.
+    """Exact average over a spanning tree, in ``2 · depth`` rounds with m − 1 messages up and m − 1 down.
 
     Notes
     -----
@@ -125,14 +125,14 @@ class TreeSweep(ExactMixer):
 
 @dataclass(frozen=True)
 class DimensionExchange(ExactMixer):
-    """Average pairwise along each dimension b of a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2``, log₂ m rounds."""
+    """Exact average on a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2`` along each dimension b, in log₂ m rounds."""
 
     def check(self, topology: Topology) -> None:
-        """Raise MixingError unless the graph is a hypercube that does not change."""
+        """Raise MixingError unless the graph is a static hypercube."""
         super().check(topology)
         if not _is_hypercube(topology):
             raise MixingError(
-                f"DimensionExchange needs a hypercube, and {topology.name} is not one; use "
+                f"DimensionExchange needs a hypercube, but {topology.name} is not one; use "
                 "deepca.consensus.exact.TreeSweep",
                 parameter="mix",
                 value="DimensionExchange",
@@ -145,9 +145,9 @@ class DimensionExchange(ExactMixer):
 
 @dataclass(frozen=True)
 class AllReduce(ExactMixer):
-    """Average by one collective operation, ``MPI_Allreduce``: faster where the cluster offers it.
+    """Exact average by one collective operation, ``MPI_Allreduce``: faster where the cluster offers it.
 
-    The graph is not used. Engines between sites have no such operation.
+    The graph is not used. Separate sites have no such operation.
     """
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
@@ -155,7 +155,7 @@ class AllReduce(ExactMixer):
         return network.total_mean(x)
 
     def length(self, topology: Topology) -> int:
-        """Return 1, by which the operation is counted."""
+        """Return 1: the operation counts as one round."""
         return 1
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
@@ -179,15 +179,15 @@ def exact_average(network: Network, x: Array) -> Array:
     flat, known = with_known(network, x)
     with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
-    return _checked(network.common(mean), known)
+    return _checked(network.unbatched(mean), known)
 
 
 def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
     """Return the exact average and ``size`` numbers that the leader derives from it, bitwise the same everywhere.
 
     Factorizations and matrix products round differently on different processors. So the root of the tree computes
-    whatever is derived from the mean, and the way down carries both: no additional round, and ``m − 1`` longer
-    messages. ``derive`` is called only in the process of the leader; all other agents should check its numbers.
+    whatever is derived from the mean, and both travel down together: this takes no additional rounds, only ``m − 1``
+    longer messages. ``derive`` is called only in the leader's process; all other agents should check its numbers.
     """
     TreeSweep().check(network.topology)
     flat, known = with_known(network, x)
@@ -197,7 +197,7 @@ def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Arr
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:
-    """Append ``count`` control numbers to x ``(*B, n)``; return all, and the known means of the control numbers."""
+    """Append ``count`` control numbers to x ``(*B, n)``; return the result and the means of the control numbers."""
     m = network.n_agents
     known = _known(m, count)
     flat = x.reshape(*network.batch, -1)

@@ -8,18 +8,20 @@ from typing import ClassVar, Self, get_args
 
 import numpy as np
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Rounds
-from deepca._util.validation import OneOf, Real, Whole, check
+from deepca._util.validation import Integer, OneOf, Real, check
 from deepca.consensus.mixer_state import Memory, PushSum, mean_of
 from deepca.consensus.rates import first_rounds, response, smallest_rounds
 from deepca.errors import MixingError, ParameterError
 from deepca.network.base import Averaging, Network
-from deepca.network.compression import REFRESHED, CodedAveraging, Copies, Messages
+from deepca.network.compression import REFRESH_INTERVAL, CompressedAveraging, Copies, Messages
 from deepca.topology.graph import Topology
 
 __all__ = ["Mixer"]
 
 
+@renamed_attributes(remember="mix", spreads="reaches_all")
 @dataclass(frozen=True)
 class Mixer(ABC):
     """Base class of mixers, which average by K rounds of gossip.
@@ -30,8 +32,8 @@ class Mixer(ABC):
         K, a schedule ``t ↦ K``, or "auto": :func:`deepca.solve` then chooses K while it runs, from numbers that all
         agents have agreed on (:mod:`deepca.consensus.pacing`).
     messages : {"float64", "float32", "float16"}, default="float64"
-        Precision of messages. "float32" and "float16" send a half and a quarter of the bytes. They also preserve the
-        mean and cost no digit in the end, but each message depends on earlier ones
+        Precision of messages. "float32" and "float16" send a half and a quarter of the bytes. They preserve the mean
+        and do not limit the final accuracy, but each message depends on earlier ones
         (:mod:`deepca.network.compression`).
 
     Notes
@@ -43,19 +45,19 @@ class Mixer(ABC):
     rounds: Rounds = "auto"
     messages: Messages = "float64"
     memoryless: ClassVar[bool] = False
-    """Whether a round depends only on the result of the previous round."""
+    """True if a round depends only on the result of the previous round."""
 
     def __post_init__(self) -> None:
         """Check the parameters."""
         if not callable(self.rounds):
-            check("rounds", self.rounds, Whole(1), OneOf("auto"))
+            check("rounds", self.rounds, Integer(1), OneOf("auto"))
         check("messages", self.messages, OneOf(*get_args(Messages)))
 
     def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
         """Mix ``x`` of shape ``(*B, …)`` in iteration t; ``K`` is used if ``rounds`` is "auto"."""
-        return mean_of(*self.remember(network, x, None, t, K))
+        return mean_of(*self.mix(network, x, None, t, K))
 
-    def remember(
+    def mix(
         self, network: Network, x: Array, memory: Memory | None, t: int = 0, K: int = 0
     ) -> tuple[Array, Memory | None]:
         """Mix ``x``, continuing from the memory of the previous mix.
@@ -83,12 +85,12 @@ class Mixer(ABC):
         """
         self.check(network.topology)
         rounds = self.rounds_in(network.topology, t, K)
-        if network.topology.directed and not self.spreads:
+        if network.topology.directed and not self.reaches_all:
             return _mixed_with_weight(self, network, x, memory, rounds)
         if self.messages == "float64":
             return network.mix(self, x, rounds), None
-        copies = memory if isinstance(memory, Copies) and t % REFRESHED != 0 else None
-        coded = CodedAveraging(network, copies, self.messages)
+        copies = memory if isinstance(memory, Copies) and t % REFRESH_INTERVAL != 0 else None
+        coded = CompressedAveraging(network, copies, self.messages)
         return self.run(coded, x, rounds), coded.copies
 
     def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
@@ -126,29 +128,29 @@ class Mixer(ABC):
         Raises
         ------
         ParameterError
-            If ``rounds`` is "auto", or a schedule returns no positive whole number.
+            If ``rounds`` is "auto", or if a schedule returns anything but a positive whole number.
         """
         if self.rounds == "auto":
-            raise ParameterError("rounds", "auto", "K is chosen while running and is not known in advance")
+            raise ParameterError("rounds", "auto", "K is chosen while running; give a number or a schedule to fix it")
         if not callable(self.rounds):
             return int(self.rounds)
         K = self.rounds(t)
-        check("rounds", K, Whole(1), meaning=f"in iteration {t}")
+        check("rounds", K, Integer(1), meaning=f"in iteration {t}")
         return int(K)
 
     @property
     def auto(self) -> bool:
-        """Whether K is chosen while running."""
+        """True if K is chosen while running."""
         return isinstance(self.rounds, str) and self.rounds == "auto"
 
     @property
     def fixed(self) -> bool:
-        """Whether K is the same in every iteration."""
+        """True if K is the same in every iteration."""
         return not callable(self.rounds) and not self.auto
 
     @property
-    def spreads(self) -> bool:
-        """Whether after one mix every agent has received the values of every other agent."""
+    def reaches_all(self) -> bool:
+        """True if one mix brings the values of every agent to every other agent."""
         return False
 
     def with_rounds(self, K: int) -> Self:
@@ -177,7 +179,7 @@ class Mixer(ABC):
         Returns
         -------
         object
-            The key; None if no two mixes apply the same matrix.
+            The key; None if every mix applies a different matrix.
         """
         return self.with_rounds(K)
 
@@ -192,22 +194,22 @@ class Mixer(ABC):
         Raises
         ------
         MixingError
-            If it does not, or not with these messages.
+            If it does not contract, or cannot compress its messages on that graph.
         """
-        if topology.stays:
+        if topology.static_undirected:
             return
+        why = "time-varying" if topology.time_varying else "directed"
         if not self.memoryless:
-            why = "changes from round to round" if topology.changing else "has messages that go one way"
             raise MixingError(
-                f"{type(self).__name__} needs one symmetric 𝐋, but {topology.name} {why}: its rounds build on earlier "
-                "ones, which gains nothing there and may diverge. Use deepca.Gossip",
+                f"{type(self).__name__} needs the same symmetric 𝐋 in all rounds, since they build on each other, but "
+                f"{topology.name} is {why}; use deepca.Gossip",
                 parameter="mix",
                 value=type(self).__name__,
             )
         if self.messages != "float64":
             raise MixingError(
-                f"messages = {self.messages!r}: messages can be compressed only on undirected graphs that stay the "
-                f'same; use messages="float64" on {topology.name}',
+                f"messages = {self.messages!r}: compression needs a static undirected graph, but {topology.name} is "
+                f'{why}; use messages="float64"',
                 parameter="messages",
                 value=self.messages,
             )
@@ -219,7 +221,7 @@ class Mixer(ABC):
         Parameters
         ----------
         network : Averaging
-            Network, or an object that stands in for it (compressed messages, the eigenbasis of 𝐋).
+            Network, or a stand-in for it that compresses messages or works in the eigenbasis of 𝐋.
         x : ndarray of shape (*B, …)
             Values of the local agents.
         K : int

@@ -1,4 +1,4 @@
-"""State that a mixer carries from one mix to the next; tracking algorithms store it in their State."""
+"""Define what a mixer carries from one mix to the next; tracking algorithms store it in their State."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca.network.compression import Copies
 
-__all__ = ["Memory", "PushSum", "mean_of", "of_new", "turned"]
+__all__ = ["Memory", "PushSum", "after_rotation", "for_new_values", "mean_of"]
 
 
 @dataclass(frozen=True)
 class PushSum:
-    """Push-sum weights on a directed graph, mixed from ones in all rounds since x began.
+    """Push-sum weights on a directed graph: ones, mixed in every round in which x was mixed.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def mean_of(x: Array, memory: Memory | None) -> Array:
     return np.asarray(x / y.reshape(y.shape + (1,) * (x.ndim - y.ndim)))
 
 
-def turned(memory: Memory | None) -> Memory | None:
-    """Return the memory that remains valid after x was multiplied from the right: weights, but not copies."""
+def after_rotation(memory: Memory | None) -> Memory | None:
+    """Return the memory that remains valid after multiplying x from the right: weights, but not copies."""
     return memory if isinstance(memory, PushSum) else None
 
 
-def of_new(memory: Memory | None) -> Memory | None:
-    """Return the memory that remains valid for another x than the one mixed before: copies, but not weights."""
+def for_new_values(memory: Memory | None) -> Memory | None:
+    """Return the memory that remains valid when a new x is mixed: copies, but not weights."""
     return None if isinstance(memory, PushSum) else memory

@@ -12,7 +12,7 @@ from deepca.errors import MixingError
 from deepca.network.base import Averaging
 from deepca.topology.graph import Topology
 
-__all__ = ["Chebyshev", "FastMix", "Gossip", "Mixer", "PositiveChebyshev", "averager", "fastmix_eta"]
+__all__ = ["Chebyshev", "FastMix", "Gossip", "Mixer", "PositiveChebyshev", "default_mixer", "fastmix_eta"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class FastMix(Mixer):
         η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²)),    x⁻¹ = x⁰
         x^{i+1} = (1+η) 𝐋 x^i − η x^{i−1},       i = 0 … K−1
 
-    The paper writes λ₂(W) for λ₂(𝐋), and its loop runs to K but returns x^K, that is, K rounds. Its Proposition 1
+    The paper writes λ₂(W) for λ₂(𝐋), and its loop runs to i = K but returns x^K, so it uses K rounds. Proposition 1
     claims a contraction by ``(1 − √(1−λ₂))^K``, which is false for small K. The bound that holds is
 
         ``|p_K(λ)| ≤ [(K+1)(1−√η) + √(2η)] η^{K/2}``    for 0 ≤ λ ≤ λ₂.
@@ -91,12 +91,12 @@ class FastMix(Mixer):
     """
 
     def check(self, topology: Topology) -> None:
-        """Raise MixingError unless the graph is undirected, stays the same and has 𝐋 ⪰ 0."""
+        """Raise MixingError unless the graph is static and undirected with 𝐋 ⪰ 0."""
         super().check(topology)
         if not topology.positive_semidefinite:
             raise MixingError(
                 f"FastMix needs 𝐋 ⪰ 0, but the {topology.rule} weights of {topology.name} have the eigenvalue "
-                f"{topology.lambda_min:.4g}, so it may diverge. Use deepca.Chebyshev, which works with any 𝐋, "
+                f"{topology.lambda_min:.4g}, so it may diverge; use deepca.Chebyshev, which works with any 𝐋, "
                 "or the weight rules 'paper' or 'lazy-metropolis'",
                 parameter="mix",
                 value="FastMix",
@@ -127,7 +127,7 @@ class FastMix(Mixer):
 
 @dataclass(frozen=True)
 class Chebyshev(Mixer):
-    """The polynomial of degree K that is smallest on ``[λ_min, λ₂]``, for any symmetric gossip matrix.
+    """Chebyshev mixing: the polynomial of degree K that is smallest on ``[λ_min, λ₂]``, for any symmetric 𝐋.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Chebyshev(Mixer):
 
 @dataclass(frozen=True)
 class PositiveChebyshev(Chebyshev):
-    """Chebyshev mixing, shifted so that its response is nowhere negative.
+    """Chebyshev mixing, shifted so that its response is never negative.
 
     Parameters
     ----------
@@ -191,10 +191,10 @@ class PositiveChebyshev(Chebyshev):
 
         ε = 1/T_K(1/μ),    x^K ← (x^K + ε x⁰) / (1+ε)
 
-    so ``0 ≤ p_K(λ) ≤ 2ε/(1+ε)``, the smallest bound possible for K rounds without negative values. Disagreement
-    shrinks half as much, but tracking tolerates a negative response far less than a positive one
-    (:func:`~deepca.consensus.rates.tracking_rate`, :func:`~deepca.consensus.rates.accelerated_rate`), so it needs
-    fewer rounds with this mixer.
+    so ``0 ≤ p_K(λ) ≤ 2ε/(1+ε)``, the smallest bound possible for K rounds without negative values. K rounds leave
+    about twice as much disagreement as with :class:`Chebyshev`, but tracking tolerates a positive response far better
+    than a negative one (:func:`~deepca.consensus.rates.tracking_rate`,
+    :func:`~deepca.consensus.rates.accelerated_rate`), so it needs fewer rounds with this mixer.
     """
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
@@ -209,9 +209,9 @@ class PositiveChebyshev(Chebyshev):
         return 2.0 * epsilon / (1.0 + epsilon)
 
 
-def averager(topology: Topology) -> Mixer:
+def default_mixer(topology: Topology) -> Mixer:
     """Return the default mixer for averages on a graph: Chebyshev, or Gossip if the graph is directed or changes."""
-    return Chebyshev() if topology.stays else Gossip()
+    return Chebyshev() if topology.static_undirected else Gossip()
 
 
 def fastmix_eta(lambda2: float) -> float:

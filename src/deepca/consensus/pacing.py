@@ -1,31 +1,31 @@
-"""Choice of K while running, under ``rounds="auto"``: by search (:class:`Searched`) or directly (:class:`Matched`).
+"""Choose K while running (``rounds="auto"``): by search (:class:`SearchedRounds`), directly (:class:`MatchedRounds`).
 
 Each iteration costs K rounds; with too few, disagreement slows convergence down or prevents it. The best K depends on
 the graph and the data, not on the target accuracy, so it can be found while running. All decisions follow from agreed
 numbers alone, so every agent uses the same K in the same iteration.
 
-**Searched**, for plain power iterations, which are many:
+**SearchedRounds** is for plain power iterations, of which there are many.
 
-*At first*, from the graph: the smallest K with which tracking settles at a rate of 0.6 per iteration
-(:func:`deepca.consensus.rates.tracking_rate`, which also shows which K can never work).
+*At first*, K follows from the graph: it is the smallest K with which disagreement decays at a rate of at most 0.6 per
+iteration (:func:`deepca.consensus.rates.tracking_rate`, which also shows which K can never work).
 
-*Later*, from observation. The ratio q = disagreement/change tells which one dominates: the data (q ≪ 1, rounds are
-wasted) or the mixing (q ≫ 1, rounds are missing). If some ``A_j`` are indefinite, even a smaller disagreement does
-harm, and the limits are lower.
+*Later*, K follows from observation. The ratio q = disagreement/change shows what limits progress: the iteration itself
+(q ≪ 1, fewer rounds would do) or the mixing (q ≫ 1, more rounds are needed). If some ``A_j`` are indefinite, even a
+smaller disagreement does harm, so the limits on q are lower.
 
-* Trouble (agents are far apart and do not approach each other, disagreement grows, or q is large): more rounds at once,
-  and the old K is avoided for a period that doubles every time.
-* Quiet: fewer rounds, as long as q is predicted to stay small.
-* In between: try a neighbouring K for a few iterations.
+* In trouble (agents are far apart and do not approach each other, disagreement grows, or q is large), K increases at
+  once, and the old K is avoided for a period that doubles every time.
+* If q is small, K decreases, as long as q is predicted to stay small.
+* In between, a neighbouring K is tried for a few iterations.
 
 In any case a smaller K is kept only if the error then falls faster *per round* than before.
 
-**Matched**, for accelerated iterations, which are too few for trials: the agents' products differ from the tracked ones
-by h (relative to the smallest tracked eigenvalue; agreed). A disagreement δ moves an agent's subspace by δ and its
-product by h δ, and K rounds leave ``ρ_K h δ`` of that. K is the smallest number for which this is well below δ. If
-agents still drift apart or slow convergence down, the limit is lowered. If the subspace rotates without settling, h is
-dominated by noise as well: K then grows by four tenths every dozen iterations and does not decrease again. A resumed
-run continues with the K it had.
+**MatchedRounds** is for accelerated iterations, which are too few for trials. The agents' own products differ from the
+tracked ones by h, relative to the smallest tracked eigenvalue; h is an agreed number. A disagreement δ moves an agent's
+subspace by δ and its product by h δ, of which K rounds leave ``ρ_K h δ``. K is the smallest number of rounds for which
+this is well below δ. If agents still drift apart or slow convergence down, the limit is lowered. If the subspace keeps
+rotating, h is dominated by noise as well: K then grows by 40 % every twelve iterations and does not decrease again. A
+resumed run continues with its last K.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ import numpy as np
 
 from deepca._util.portable import log, power
 from deepca.consensus.mixers import Mixer
-from deepca.consensus.rates import accelerated_keeps_up, first_rounds, responses, smallest_rounds, tracking_rate
+from deepca.consensus.rates import accelerated_rate_at_most, first_rounds, responses, smallest_rounds, tracking_rate
 from deepca.topology.graph import Topology
 
 if TYPE_CHECKING:
     from deepca.solver.stopping import Agreed
 
-__all__ = ["Matched", "Pace", "Searched"]
+__all__ = ["MatchedRounds", "Pace", "SearchedRounds"]
 
-_MAX_STABLE_RATE = 0.95  # per iteration, at which tracking must settle
-_QUIET_RATIO = 0.5  # q below which rounds are wasted
-_FAR_APART = 0.1  # disagreement above which agents do not see the same subspace yet
+_MAX_STABLE_RATE = 0.95  # per iteration, at which disagreement must decay for K to count as stable
+_QUIET_RATIO = 0.5  # q below which fewer rounds would do
+_FAR_APART = 0.1  # disagreement above which agents do not share a subspace yet
 _WINDOW = 8  # iterations over which a rate is measured
 _FIRST_AVOIDANCE = 40  # iterations for which a K that caused trouble is avoided; doubles every time
-_CONVERGING_RATE = 1.0 - 1e-6  # below which the error falls at all
-_MAX_LEFTOVER = 0.4  # of a disagreement, after the rounds of one iteration
+_CONVERGING_RATE = 1.0 - 1e-6  # below which the error counts as falling
+_MAX_LEFTOVER = 0.4  # share of a disagreement that the rounds of one iteration may leave
 _MAX_ACCELERATED_RATE = 0.73  # at which disagreement must decay while the error could halve per iteration
 _LONG_WINDOW = 12  # iterations over which the error should fall
-_MIN_RATE_SHARE = 0.35  # of the expected rate, below which disagreement may slow convergence down
-_MAX_WEIGHTED_RATIO = 0.1  # disagreement/change in the smallest direction that cannot slow convergence down yet
-_FIRST_LEFTOVER = 0.05  # of a disagreement, as long as the heterogeneity of the agents is unknown
+_MIN_RATE_SHARE = 0.35  # share of the expected rate, below which disagreement may be slowing convergence down
+_MAX_WEIGHTED_RATIO = 0.1  # disagreement/change in the smallest direction, up to which it cannot slow convergence down
+_FIRST_LEFTOVER = 0.05  # the same share, as long as the heterogeneity of the agents is unknown
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """K before the trial, and the decrease of the log-error per round with it."""
+    """K before the trial, and by how much each round decreased the log-error with it."""
 
     K: int
     worth: float
@@ -78,13 +78,13 @@ class Pace(Protocol):
         """Rounds of the next iteration."""
         ...
 
-    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Take account of agreed numbers of an earlier iteration.
+    def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        """Take the agreed numbers of an earlier iteration into account.
 
         Parameters
         ----------
         new : Agreed
-            The numbers, which became known after iteration t.
+            The agreed numbers, which became known after iteration t.
         t : int
             Current iteration.
         expected : float, optional
@@ -92,13 +92,13 @@ class Pace(Protocol):
         """
         ...
 
-    def forget(self, t: int, K: int) -> None:
+    def reset(self, t: int, K: int) -> None:
         """Discard all observations after a restart in iteration t, and continue with K rounds."""
         ...
 
 
-class Matched:
-    """Choose K from the heterogeneity of the agents."""
+class MatchedRounds:
+    """Policy that derives K from the heterogeneity of the agents."""
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
@@ -108,14 +108,14 @@ class Matched:
         self._recent: deque[Agreed] = deque(maxlen=_LONG_WINDOW)  # regardless of K
         self.K = K or self._rounds(_FIRST_LEFTOVER)
 
-    def forget(self, t: int, K: int) -> None:
-        """Discard all observations; the limit on the leftover starts over."""
+    def reset(self, t: int, K: int) -> None:
+        """Discard all observations, and reset the limit on the disagreement that rounds may leave."""
         self._share, self._since, self._least, self._resumed, self.K = _MAX_LEFTOVER, t, 1, K, K
         self._seen.clear()
         self._recent.clear()
 
-    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Add rounds in case of stagnation or trouble; otherwise follow the heterogeneity."""
+    def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        """Add rounds if the iteration stagnates or disagreement does harm; otherwise follow the heterogeneity."""
         self._recent.append(new)
         if self._stagnates(new):  # h is dominated by noise, too, and says little about K
             self._least = min(self.K + max(1, round(0.4 * self.K)), self._limit)
@@ -138,7 +138,7 @@ class Matched:
             self._seen.clear()
 
     def _stagnates(self, new: Agreed) -> bool:
-        """Tell whether the subspace keeps rotating although it should settle, and disagreement could explain it."""
+        """Return whether the subspace keeps rotating although it should converge, and disagreement could explain it."""
         if len(self._recent) < _LONG_WINDOW or new.change <= 100.0 * new.floor:
             return False
         changes = [entry.change for entry in self._recent]
@@ -147,7 +147,7 @@ class Matched:
         return late > 0.9 * early and (min(changes) > _FAR_APART or _weighted_ratio(new) > _MAX_WEIGHTED_RATIO / 2.0)
 
     def _in_trouble(self, new: Agreed, expected: float | None) -> bool:
-        """Tell whether agents stay far apart, drift apart, or slow convergence down."""
+        """Return whether agents stay far apart, drift apart, or slow convergence down."""
         recent = [entry.disagreement for entry in self._seen[-5:]]
         if new.change <= 100.0 * new.floor or len(recent) < 5:
             return False
@@ -171,8 +171,8 @@ class Matched:
         return smallest_rounds(enough)
 
 
-class Searched:
-    """Choose K by comparing the progress per round of neighbouring K."""
+class SearchedRounds:
+    """Policy that finds K by comparing the progress per round of neighbouring K."""
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
@@ -185,14 +185,14 @@ class Searched:
         self._patience = _FIRST_AVOIDANCE
         self._trial: _Trial | None = None
 
-    def forget(self, t: int, K: int) -> None:
+    def reset(self, t: int, K: int) -> None:
         """Discard all observations, trials and avoided K."""
         self._seen.clear()
         self._avoid.clear()
         self.K, self._since, self._trial, self._patience = K, t, None, _FIRST_AVOIDANCE
 
-    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Add rounds in trouble, remove them when quiet, and try a neighbouring K in between."""
+    def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        """Add rounds if disagreement does harm, remove them if q is small, and try a neighbouring K in between."""
         if new.t <= self._since + 1 or not new.change > 0.0:
             return  # computed with another K
         self._seen.append(new)
@@ -229,7 +229,7 @@ class Searched:
             self._start_trial(q, fine, r, worth, t)
 
     def _in_trouble(self, q: float, fine: float) -> bool:
-        """Tell whether agents stay far apart, disagreement grows, or q is large and not falling."""
+        """Return whether agents stay far apart, disagreement grows, or q is large and not falling."""
         spreads, last = [entry.disagreement for entry in self._seen], self._seen[-3:]
         recent = spreads[-5:]
         apart = len(recent) == 5 and min(recent) > _FAR_APART and recent[-1] > 0.5 * recent[0]
@@ -245,7 +245,7 @@ class Searched:
         return K
 
     def _start_trial(self, q: float, fine: float, r: float, worth: float, t: int) -> None:
-        """Try a smaller K if it is promising, or a larger one if q is not small."""
+        """Try a smaller K if it is promising, or else a larger one if q is not small."""
         down, up = self.K - max(1, round(0.2 * self.K)), self.K + max(1, round(0.3 * self.K))
         if down >= self._least and self._is_promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
             self._trial = _Trial(self.K, worth)
@@ -265,7 +265,7 @@ class Searched:
         )
 
     def _has_lost_ground(self, r: float) -> bool:
-        """Tell whether the error stopped falling after the number of rounds was reduced."""
+        """Return whether the error stopped falling after K was reduced."""
         return self._trial is not None and self._trial.K > self.K and len(self._seen) >= 4 and r > _CONVERGING_RATE
 
     def _end_trial(self, t: int) -> None:
@@ -286,11 +286,11 @@ class Searched:
 
 
 class _Graph:
-    """Properties of K that depend on mixer and graph only, computed once."""
+    """Properties of K that follow from mixer and graph alone."""
 
     def __init__(self, mixer: Mixer, topology: Topology) -> None:
         self.settles = partial(tracking_rate, mixer, topology)
-        self.keeps_up = cache(partial(accelerated_keeps_up, mixer, topology, limit=_MAX_ACCELERATED_RATE))
+        self.keeps_up = cache(partial(accelerated_rate_at_most, mixer, topology, limit=_MAX_ACCELERATED_RATE))
         self.rho = cache(lambda K: float(np.abs(responses(mixer, topology, K)).max(initial=0.0)))
 
     @cached_property
@@ -299,7 +299,7 @@ class _Graph:
         return smallest_rounds(lambda K: self.settles(K, 1.0) <= _MAX_STABLE_RATE)
 
     def leftover(self, K: int) -> float:
-        """Return what K rounds leave of a disagreement that is injected again in every iteration."""
+        """Return the share of a disagreement that remains after K rounds if it arises again in every iteration."""
         rho = min(self.rho(K), 0.98)
         return max(rho, 1e-16) / (1.0 - rho)
 
@@ -310,7 +310,7 @@ def _ratio(entry: Agreed) -> float:
 
 
 def _weighted_ratio(entry: Agreed) -> float:
-    """Return disagreement/change in the smallest direction; disagreement is measured relative to the largest one."""
+    """Return disagreement/change in the smallest direction, since disagreement is relative to the largest one."""
     return _ratio(entry) * max(entry.magnified, 1.0)
 
 
@@ -322,6 +322,6 @@ def _rate(seen: Sequence[Agreed]) -> float:
 
 
 def _is_steady(seen: Sequence[Agreed]) -> bool:
-    """Tell whether the rate is about the same in both halves."""
+    """Return whether the rate is about the same in both halves of the observations."""
     early, late = _rate(seen[: len(seen) // 2 + 1]), _rate(seen[len(seen) // 2 :])
     return abs(log(early) / log(late) - 1.0) < 0.15

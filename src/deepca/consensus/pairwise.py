@@ -1,8 +1,8 @@
 """Random pairwise gossip: one link is active at a time, and its two ends take their mean.
 
 This is the asynchronous model of Boyd et al. (2006), with links that are activated uniformly at random. The pairs
-follow from a common seed and the current moment (epoch, iteration, meetings so far), which all agents know. So agents
-need not negotiate them, no two mixes are alike, and a retried step gives the same result.
+follow from a common seed and the current position in the run (epoch, phase, iteration, pairs so far), which all agents
+know. So agents need not negotiate the pairs, every mix uses different ones, and a retried step gives the same result.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, csr
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.consensus.mixers import Mixer
 from deepca.errors import MixingError
-from deepca.network.base import Averaging, Moment, Pairs
-from deepca.topology.graph import SMALL, Topology
+from deepca.network.base import Averaging, Pairs, Position
+from deepca.topology.graph import MAX_DENSE_AGENTS, Topology
 from deepca.topology.spectra import laplacian_extremes
 
-__all__ = ["Pairwise", "meetings_in"]
+__all__ = ["Pairwise", "pairs_in_rounds"]
 
-_STREAM = 64  # separates these random numbers from other uses of the same seed
+_STREAM = 64  # separates the random pairs from other uses of the same seed
 _CACHE_SIZE = 16  # graphs whose rate is cached
 
 
 @dataclass(frozen=True)
 class Pairwise(Mixer):
-    """Random meetings of two neighbours, with fresh pairs in every mix.
+    """Random pairwise gossip: every mix draws new pairs of neighbours, which average.
 
     Parameters
     ----------
     rounds : int, callable or "auto", default="auto"
-        K, a schedule ``t ↦ K``, or "auto" to choose K while running; K rounds are ``⌈K m / 2⌉`` meetings.
+        K, a schedule ``t ↦ K``, or "auto" to choose K while running; K rounds are ``⌈K m / 2⌉`` pairs.
     messages : {"float64"}, default="float64"
         Precision of messages; compression is not possible.
     seed : int, default=0
@@ -43,20 +43,20 @@ class Pairwise(Mixer):
 
     Notes
     -----
-    Each meeting::
+    One pair after another averages::
 
         (i, j) ∈ E at random,    x_i, x_j ← (x_i + x_j) / 2
 
-    so that in K rounds every agent sends K messages on average. One meeting applies the projection ``W_ij = I − (e_i −
-    e_j)(e_i − e_j)ᵀ/2``, which preserves the sum. Since ``W_ijᵀ W_ij = W_ij``, the deviation from the mean obeys
+    In K rounds, every agent sends K messages on average. One pair applies the projection ``W_ij = I − (e_i − e_j)(e_i −
+    e_j)ᵀ/2``, which preserves the sum. Since ``W_ijᵀ W_ij = W_ij``, the deviation from the mean obeys
 
         ``E ‖x⁺ − x̄‖² = (x − x̄)ᵀ E[W] (x − x̄) ≤ λ₂(E[W]) ‖x − x̄‖²,    E[W] = I − M / (2 |E|)``,
 
-    with M the graph Laplacian [1]_. So n meetings leave ``λ₂(E[W])^{n/2}`` of a disagreement in root mean square. This
-    is the contraction that rounds are chosen by. A single mix may leave more, which tracking tolerates.
+    with M the graph Laplacian [1]_. So n pairs leave ``λ₂(E[W])^{n/2}`` of a disagreement in root mean square. K is
+    chosen from this contraction. A single mix may leave more, which tracking tolerates.
 
-    Agreed values are not piggybacked on meetings, since each meeting reaches only two agents. They are flooded instead,
-    and count as control rounds.
+    Values to agree on do not ride along with these messages, since each pair reaches only two agents. They are flooded
+    instead, in control rounds.
 
     References
     ----------
@@ -70,7 +70,7 @@ class Pairwise(Mixer):
     def __post_init__(self) -> None:
         """Check the parameters."""
         super().__post_init__()
-        check("seed", self.seed, Whole(0), meaning="the same at all agents")
+        check("seed", self.seed, Integer(0), meaning="the same at all agents")
         if self.messages != "float64":
             raise MixingError(
                 f"Pairwise with messages = {self.messages!r}: compression requires messages from every neighbour in "
@@ -80,26 +80,26 @@ class Pairwise(Mixer):
             )
 
     def check(self, topology: Topology) -> None:
-        """Raise MixingError unless the graph is undirected and stays the same."""
-        if not topology.stays:
-            why = "changes from round to round" if topology.changing else "has messages that go one way"
+        """Raise MixingError unless the graph is static and undirected."""
+        if not topology.static_undirected:
+            why = "time-varying" if topology.time_varying else "directed"
             raise MixingError(
-                f"Pairwise needs links that stay up and go both ways, since two agents exchange their values, but "
-                f"{topology.name} {why}. Use deepca.Gossip",
+                "Pairwise needs a static undirected graph, since two agents exchange their values, but "
+                f"{topology.name} is {why}; use deepca.Gossip",
                 parameter="mix",
                 value="Pairwise",
             )
 
     def key(self, K: int) -> object:
-        """Return None: every mix applies another matrix."""
+        """Return None: every mix applies a different matrix."""
         return None
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
-        """Let the pairs of this moment meet."""
-        return network.meet(x, self.pairs(network.topology, K, network.moment), K)
+        """Average the random pairs of this mix, one after another."""
+        return network.average_pairs(x, self.pairs(network.topology, K, network.position), K)
 
-    def pairs(self, topology: Topology, K: int, moment: Moment) -> Pairs:
-        """Return the pairs that meet in a mix.
+    def pairs(self, topology: Topology, K: int, moment: Position) -> Pairs:
+        """Return the random pairs of a mix.
 
         Parameters
         ----------
@@ -107,8 +107,8 @@ class Pairwise(Mixer):
             The graph.
         K : int
             Rounds of the mix.
-        moment : Moment
-            Epoch, phase, iteration, and meetings so far.
+        moment : Position
+            Position in the run: epoch, phase, iteration, and pairs so far.
 
         Returns
         -------
@@ -116,9 +116,9 @@ class Pairwise(Mixer):
             Pairs of agents, in order.
         """
         epoch, phase, t, met = moment
-        # t is −1 before a restart is agreed
+        # t is −1 before agents have agreed on the iteration of a restart
         rng = np.random.default_rng((_STREAM, int(self.seed), epoch, phase, t + 1, met))
-        n = meetings_in(K, topology.n_agents)
+        n = pairs_in_rounds(K, topology.n_agents)
         return topology.edges[rng.integers(len(topology.edges), size=n)] if n else np.zeros((0, 2), dtype=np.int64)
 
     def contraction(self, topology: Topology, K: int) -> float:
@@ -126,20 +126,20 @@ class Pairwise(Mixer):
         self.check(topology)
         if topology.n_agents == 1:
             return 0.0
-        return float(_rate(topology) ** (meetings_in(K, topology.n_agents) / 2.0))
+        return float(_rate(topology) ** (pairs_in_rounds(K, topology.n_agents) / 2.0))
 
     def factors(self, topology: Topology, K: int) -> Array:
-        """Return the contraction for every mode, since meetings mix the modes."""
+        """Return the same contraction for every mode, since pairwise averaging couples the modes."""
         return np.full(topology.n_agents - 1, self.contraction(topology, K))
 
 
-def meetings_in(K: int, m: int) -> int:
-    """Return the meetings that count as K rounds of m agents: every agent takes part in K of them on average."""
+def pairs_in_rounds(K: int, m: int) -> int:
+    """Return the number of pairs that count as K rounds of m agents: every agent is in K of them on average."""
     return math.ceil(K * m / 2) if m > 1 else 0
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _rate(topology: Topology) -> float:
-    """Return ``λ₂(E[W])``, the expected factor by which one meeting shrinks the square of a disagreement."""
+    """Return ``λ₂(E[W])``, the expected factor by which one pair shrinks a squared disagreement."""
     M = csr(sparse.diags_array(topology.degrees.astype(np.float64)) - topology.adjacency)
-    return max(1.0 - laplacian_extremes(M, SMALL)[0] / (2.0 * topology.n_edges), 0.0)
+    return max(1.0 - laplacian_extremes(M, MAX_DENSE_AGENTS)[0] / (2.0 * topology.n_edges), 0.0)

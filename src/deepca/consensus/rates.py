@@ -1,4 +1,4 @@
-"""Contraction rates of mixers, and the number of rounds that tracking needs."""
+"""Compute contraction rates of mixers, and the number of rounds that tracking needs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.errors import MixingError
-from deepca.network.base import Moment, Pairs
+from deepca.network.base import Pairs, Position
 from deepca.topology.graph import Topology
 
 if TYPE_CHECKING:
     from deepca.consensus.mixers import Mixer
 
 __all__ = [
-    "accelerated_keeps_up",
     "accelerated_rate",
+    "accelerated_rate_at_most",
     "first_rounds",
     "response",
     "responses",
@@ -27,7 +27,7 @@ __all__ = [
     "tracking_rate",
 ]
 
-_FIRST_RATE = 0.6  # per iteration, at which tracking settles with the first K
+_FIRST_RATE = 0.6  # per iteration, at which disagreement must decay with the first K
 
 
 def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:
@@ -52,7 +52,7 @@ def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLik
     Raises
     ------
     MixingError
-        If the mixer applies no polynomial of 𝐋.
+        If the mixer does not apply a polynomial of 𝐋.
 
     Notes
     -----
@@ -69,7 +69,7 @@ def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLik
 
 
 def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> float:
-    """Return the rate per iteration at which disagreement decays under tracking; 1 or more is unstable.
+    """Return the rate per iteration at which disagreement decays under tracking, which is unstable at 1 or more.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> f
 
     Notes
     -----
-    Linearised at the solution with equal agents, the part of S along an eigenvector of 𝐋 with response p, and along an
-    eigenvector of A whose eigenvalue is x times that of the column it disturbs, obeys
+    Linearise tracking at the solution, with the same A_j at all agents. The component of S along an eigenvector of 𝐋
+    with response p, and along an eigenvector of A whose eigenvalue is x times that of the disturbed column, obeys
 
         ``s^{t+1} = p (s^t + x (s^t − s^{t−1}))``,    so    ``z² − p(1+x) z + p x = 0``.
 
@@ -129,7 +129,8 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
 
     Notes
     -----
-    With ``R = a g/4``, x a disturbance of a column along an eigenvector with eigenvalue λ ≤ a, and s that of its T,
+    Let x be the disturbance of a column along an eigenvector of A with eigenvalue λ ≤ a, and s that of its T. With
+    ``R = a g/4``,
 
         ``s^{t+1} = p (s^t + λ (x^t − x^{t−1}))``,    ``R x^{t+1} = s^{t+1} − (a/2) x^t − (a²/16R) x^{t−1}``.
 
@@ -150,8 +151,8 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
     return float(np.abs(np.linalg.eigvals(step)).max())
 
 
-def accelerated_keeps_up(mixer: Mixer, topology: Topology, K: int, limit: float, growth: float = 2.0) -> bool:
-    """Tell whether :func:`accelerated_rate` is at most ``limit``.
+def accelerated_rate_at_most(mixer: Mixer, topology: Topology, K: int, limit: float, growth: float = 2.0) -> bool:
+    """Return whether :func:`accelerated_rate` is at most ``limit``, without computing eigenvalues if possible.
 
     Parameters
     ----------
@@ -169,12 +170,12 @@ def accelerated_keeps_up(mixer: Mixer, topology: Topology, K: int, limit: float,
     Returns
     -------
     bool
-        The answer. If responses are real, it is the same on every processor.
+        Whether the rate is at most ``limit``; the same on every processor if the responses are real.
 
     Notes
     -----
-    Jury's conditions decide whether the characteristic polynomial ``z³ + b₂z² + b₁z + b₀`` has all its roots in the
-    disc, without computing eigenvalues.
+    If the responses are real, Jury's conditions decide whether the characteristic polynomial ``z³ + b₂z² + b₁z + b₀``,
+    with z scaled by ``limit``, has all its roots in the unit disc.
     """
     p = responses(mixer, topology, K)
     if p.size == 0 or np.iscomplexobj(p):
@@ -202,7 +203,7 @@ def first_rounds(mixer: Mixer, topology: Topology) -> int:
     Returns
     -------
     int
-        The smallest K with which tracking settles at a rate of 0.6 per iteration.
+        The smallest K with which disagreement decays at a rate of at most 0.6 per iteration.
     """
     return smallest_rounds(lambda K: tracking_rate(mixer, topology, K) <= _FIRST_RATE)
 
@@ -218,7 +219,7 @@ def smallest_rounds(enough: Callable[[int], bool]) -> int:
     Returns
     -------
     int
-        A K that is enough while K − 1 is not; the smallest one if the predicate is monotone.
+        A sufficient K such that K − 1 is not sufficient; the smallest such K if the predicate is monotone.
     """
     high = 1
     while not enough(high):
@@ -264,11 +265,11 @@ class _Diagonal:
         return self.values * x
 
     @property
-    def moment(self) -> Moment:
-        """The first moment."""
+    def position(self) -> Position:
+        """Position at the start of a run."""
         return 0, 0, 0, 0
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Raise MixingError."""
         raise _no_response("a mixer of random pairs")
 

@@ -1,6 +1,6 @@
-"""Rows of the agents: where they come from, and what is computed from one pass over them.
+"""Read the rows of the agents, and compute their statistics in one pass.
 
-The data sets of the paper (:mod:`deepca.data.libsvm`) need the ``data`` extra (scikit-learn, pooch).
+Loading the data sets of the paper (:mod:`deepca.data.libsvm`) requires the ``data`` extra (scikit-learn, pooch).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ __all__ = ["GrowingNpy", "read_header"]
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran's, and dtype; the stream is left at the first value."""
+    """Return shape, whether the order is Fortran, and dtype; leave the stream at the first value."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
@@ -35,7 +35,7 @@ class GrowingNpy:
         self._first = self._file.tell()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write more rows."""
+        """Append rows."""
         self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
         self.rows += len(rows)
 
@@ -44,11 +44,11 @@ class GrowingNpy:
         self._file.seek(0)
         self._write_header()  # numpy pads it, so that any number of rows fits
         if self._file.tell() != self._first:
-            raise RuntimeError("the final .npy header does not have the length of the first one")
+            raise RuntimeError("the final .npy header differs in length from the first one")
         self._file.close()
 
     def close(self) -> None:
-        """Close the file as it is; does nothing after `finish`."""
+        """Close the file without completing it; do nothing after `finish`."""
         self._file.close()
 
     def _write_header(self) -> None:

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from deepca.data.sources import ArraySource, Block, Matrix, Source, block_rows, float_type
 from deepca.errors import DataError
 
-__all__ = ["by_label", "in_equal_shares"]
+__all__ = ["by_label", "split_equally"]
 
 
 class ConcatenatedSource(Source):
-    """Several sources, one after the other."""
+    """Several sources, read one after another as if they were one."""
 
     def __init__(self, parts: Sequence[Source], name: str) -> None:
         first = parts[0]
@@ -31,7 +31,7 @@ class ConcatenatedSource(Source):
             yield from part.blocks()
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Ask the part that holds the row."""
+        """Return the location of a row in the part that contains it."""
         for part in self._parts:
             if row < (part.n or 0):
                 return part.locate(row)
@@ -48,7 +48,7 @@ class RowSubset(Source):
         self.file = source.file
         self.n, self.d, self.is_sparse = len(rows), int(X.shape[1]), not isinstance(X, np.ndarray)
         self.dtype = float_type(X.dtype)
-        self.kept = not isinstance(X, np.memmap)
+        self.in_memory = not isinstance(X, np.memmap)
         if not isinstance(X, np.ndarray):
             self.entries = int(np.diff(X.indptr)[rows].sum())
 
@@ -60,14 +60,14 @@ class RowSubset(Source):
 
     def matrix(self) -> Matrix | None:
         """Return a copy of the selected rows if the array is in memory."""
-        return self._X[self._rows] if self.kept else None
+        return self._X[self._rows] if self.in_memory else None
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Ask the source that the rows were selected from."""
+        """Return the location of a row in the source it was selected from."""
         return self._source.locate(int(self._rows[row]))
 
 
-def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
+def split_equally(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
     """Partition all rows, in their order, over m agents whose shares differ by at most one row.
 
     All sources must have the same columns in the same order (:func:`deepca.data.columns.common_columns`).
@@ -76,7 +76,7 @@ def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...
     n = int(ends[-1])
     if m < 1 or m > n:
         raise DataError(
-            f"{n} rows cannot be distributed over {m} agents; use at most {n} agents, so that each has a row",
+            f"{n} rows cannot be distributed over {m} agents; use 1 to {n} agents, so that each has a row",
             parameter="agents",
             value=m,
         )
@@ -107,9 +107,8 @@ def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
     """Allocate rows by label, one agent for each value of the label column, in ascending order."""
     columns = [_labels(source) for source in sources]
     if len({labels.dtype.kind for labels in columns}) > 1 or any(labels.dtype.kind == "O" for labels in columns):
-        columns = [
-            labels.astype(str) for labels in columns
-        ]  # numbers in one file and text in another are compared as text
+        # compare as text, since one file may contain numbers and another text
+        columns = [labels.astype(str) for labels in columns]
     values = np.unique(np.concatenate(columns))
     shares: list[Source] = []
     for j, value in enumerate(values):
@@ -123,7 +122,7 @@ def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
 
 
 def _as_one(name: str, agent: int, pieces: Sequence[Source]) -> Source:
-    """Return one source for everything an agent holds, with a name that says where it comes from."""
+    """Combine an agent's pieces into one source whose name says where its rows come from."""
     whole = pieces[0]
     if len(pieces) > 1:
         places = ", then ".join(piece.name.split("(", 1)[-1].rstrip(")") for piece in pieces)
@@ -136,14 +135,14 @@ def _labels(source: Source) -> npt.NDArray[Any]:
     """Return the labels of a source; every row must have one."""
     labels = source.labels()
     if labels is None:
-        raise DataError(f"{source.name} has no label column; open it with label_column", file=source.file)
+        raise DataError(f"{source.name} has no label column; select one with label_column", file=source.file)
     missing = np.array([value is None or value == "" or value != value for value in labels], dtype=bool)
     if missing.any():
         row = int(np.flatnonzero(missing)[0])
         file, line = source.locate(row)
         where = source.name if line is None else f"{source.name}, line {line}"
         raise DataError(
-            f"{where}: row {row} has no label, so its agent is unknown; fill in the label column",
+            f"{where}: row {row} has no label, so its agent is unknown; fill in its label",
             file=file,
             line=line,
             row=row,

@@ -1,4 +1,4 @@
-"""Give all agents the same columns in the same order, or say how their columns differ."""
+"""Put the columns of all agents into the same order, or report how they differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.consensus.consistency import differing, listed
+from deepca._util.units import plural
+from deepca.consensus.consistency import differing_agents, name_agents
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.network.base import Network
@@ -23,13 +24,13 @@ _MAX_NAMES_SHOWN = 6  # keeps messages to a line or two
 def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
     """Return the sources with their columns in the order of the first.
 
-    Raises DataError if a column name occurs twice, or if the columns of two sources differ.
+    Raise DataError if a column name occurs twice, or if the columns of two sources differ.
     """
     for source in sources:
         twice = [name for name, count in Counter(source.columns or ()).items() if count > 1]
         if twice:
             raise DataError(
-                f"{source.name} has more than one {named_columns(twice)}; give every column a unique name",
+                f"{source.name} has duplicate {named_columns(twice)}; give every column a unique name",
                 discreet=f"{source.name} uses a column name more than once; give every column a unique name",
                 agent=source.agent,
                 file=source.file,
@@ -40,7 +41,7 @@ def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 @dataclass(frozen=True)
 class Header:
-    """Name, number and names of the columns of a source in another process."""
+    """Columns of a source in another process: their number ``d`` and their names; ``name`` is that of the source."""
 
     name: str
     d: int
@@ -51,7 +52,7 @@ def in_order_of(first: Source | Header, source: Source) -> Source:
     """Return ``source`` with its columns in the order of ``first``."""
     if source.d != first.d and (source.columns is None or first.columns is None):
         raise DataError(
-            f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns",
+            f"{source.name} has {source.d} columns, but {first.name} has {first.d}; give all agents the same columns",
             agent=source.agent,
             file=source.file,
             value=source.d,
@@ -72,8 +73,8 @@ def in_order_of(first: Source | Header, source: Source) -> Source:
         differences = [f"has no {named_columns(missing)}"] if missing else []
         differences += [f"has {named_columns(extra)}, which {first.name} does not have"] if extra else []
         raise DataError(
-            f"{source.name} {' and '.join(differences)}; all agents need the same columns",
-            discreet=f"{source.name} and {first.name} have different columns; all agents need the same columns",
+            f"{source.name} {' and '.join(differences)}; give all agents the same columns",
+            discreet=f"{source.name} and {first.name} have different columns; give all agents the same columns",
             agent=source.agent,
             file=source.file,
             column=(missing or extra)[0],
@@ -87,23 +88,23 @@ def agree_on_columns(network: Network, source: Source) -> None:
 
     Agents compare hashes, so that no names are disclosed. Nothing is sent if all agents are in one process.
     """
-    others = differing(network, repr((source.d, source.columns)), "columns")
+    others = differing_agents(network, repr((source.d, source.columns)), "columns")
     if others.size:
         raise DataError(
-            f"agents {listed(others)} and agent 0 differ in the number, names or order of their columns; give all "
-            "agents the same columns in the same order",
+            f"{name_agents(others)} and agent 0 differ in the number, names or order of their columns; give "
+            "all agents the same columns in the same order",
             agent=int(others[0]),
         )
 
 
 class Reordered(Source):
-    """The same rows with their columns in another order."""
+    """A source with its columns in another order."""
 
     def __init__(self, source: Source, columns: tuple[str, ...], order: npt.NDArray[np.int64]) -> None:
         self._source, self._order = source, order
         self.name, self.columns, self.d, self.n = source.name, columns, len(order), source.n
-        self.dtype, self.is_sparse, self.once = source.dtype, source.is_sparse, source.once
-        self.kept, self.entries = source.kept, source.entries
+        self.dtype, self.is_sparse, self.single_pass = source.dtype, source.is_sparse, source.single_pass
+        self.in_memory, self.entries = source.in_memory, source.entries
         self.file, self.agent = source.file, source.agent
 
     def blocks(self) -> Iterator[Block]:
@@ -114,19 +115,19 @@ class Reordered(Source):
     def matrix(self) -> Block | None:
         """Return a reordered copy if the rows are in memory."""
         X = self._source.matrix()
-        return X[:, self._order] if X is not None and self.kept else None
+        return X[:, self._order] if X is not None and self.in_memory else None
 
     def labels(self) -> npt.NDArray[Any] | None:
         """Return the labels of the source."""
         return self._source.labels()
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Ask the source."""
+        """Return the location of a row in the original source."""
         return self._source.locate(row)
 
 
 def named_columns(names: Sequence[str | int]) -> str:
-    """Return the names (or indices) of columns as text; of many, only the first six."""
+    """Format the names (or indices) of columns for a message, showing at most six."""
     shown = ", ".join(map(repr, names[:_MAX_NAMES_SHOWN]))
     more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
-    return f"column{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"column{plural(len(names))} {shown}{more}"

@@ -16,7 +16,7 @@ Progress = Callable[[int, int | None], None]
 
 
 def download(name: str, url: str, target: Path, progress: Progress | None, timeout: float) -> None:
-    """Download a file, or raise NetworkError.
+    """Download a file, translating failures into NetworkError or DataError.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def download(name: str, url: str, target: Path, progress: Progress | None, timeo
     progress : callable, optional
         Called with ``(bytes so far, total bytes)``.
     timeout : float
-        Seconds for which the server may be silent.
+        Seconds without data from the server after which the download fails.
     """
     pooch, failed = import_pooch(), import_module("requests.exceptions")  # requests comes with pooch
     bar, advice = _ProgressBar(progress), download_advice(name)
@@ -53,24 +53,24 @@ def download(name: str, url: str, target: Path, progress: Progress | None, timeo
         raise NetworkError(f"{url} could not be downloaded ({error}); {advice}") from error
     except OSError as error:
         raise DataError(
-            f"{url} cannot be stored ({error.strerror}); free disk space, or choose another cache"
+            f"the download of {url} cannot be stored ({error.strerror}); free disk space, or choose another cache"
         ) from error
-    if target.stat().st_size < bar.total:  # older versions of urllib3 do not notice
+    if target.stat().st_size < bar.total:  # older versions of urllib3 do not report this
         raise NetworkError(_interrupted(name, url, bar))
 
 
 def _interrupted(name: str, url: str, bar: _ProgressBar) -> str:
-    when = f" before all of the announced {bar.total:,} bytes arrived" if bar.total else ""
+    when = f" before all {bar.total:,} bytes had arrived" if bar.total else ""
     return f"the download of {url} was interrupted{when}; nothing was stored; {download_advice(name)}"
 
 
 def download_advice(name: str) -> str:
-    """Return what to do if a download fails."""
+    """Return the advice for a download that failed."""
     return f"try again later, or obtain {name} by other means and give the folder that contains it"
 
 
 class _ProgressBar:
-    """Adapter from the progress bar that pooch expects to a plain function."""
+    """Progress bar with the interface that pooch expects, which reports to a plain function."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.total = 0  # set by pooch; 0 if the server does not announce it
@@ -83,14 +83,14 @@ class _ProgressBar:
             self._progress(self._done, self.total or None)
 
     def reset(self) -> None:
-        """Ignore the reset by which pooch fills the bar at the end."""
+        """Do nothing: pooch resets the bar at the end, only to fill it again."""
 
     def close(self) -> None:
-        """Do nothing, since pooch only requires the method."""
+        """Do nothing; pooch requires the method."""
 
 
 def import_pooch() -> Any:
-    """Import pooch, or say how to install it."""
+    """Import pooch; if it is missing, raise an error that says how to install it."""
     try:
         return import_module("pooch")
     except ImportError as error:

@@ -3,9 +3,9 @@
 scikit-learn parses the rows once; afterwards they are cached as plain arrays, in the folder named by the environment
 variable ``DEEPCA_CACHE`` or else in the user's cache folder (``~/.cache/deepca`` on Linux).
 
-Copies of these files differ in labels and compression, so neither is verified, only the features of the rows that the
-paper uses (see `features_digest`). There are two editions of a9a: LIBSVM's, and one without row 19,610, the only row
-with feature 123. Both are accepted; `LibsvmRows.digest` tells which one was read.
+Published copies of these files differ in their labels and compression, so verification covers only the features of the
+rows that the paper uses (see `features_digest`). There are two editions of a9a: LIBSVM's, and one without row 19,610,
+the only row with feature 123. Both are accepted; `LibsvmRows.digest` identifies the one that was read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from deepca.data.readers._common import open_decompressed
 from deepca.data.readers.svmlight import line_fault
 from deepca.errors import DataError, MissingExtraError
 
-__all__ = ["SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
+__all__ = ["DATA_SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
 
 _CACHE_FORMAT = 1  # increase it whenever the contents of cached files change
 _PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
@@ -40,7 +40,7 @@ _PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 @dataclass(frozen=True)
 class LibsvmSet:
-    """Description of a data set.
+    """A data set: where to download it, and what to verify.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class LibsvmRows:
     source : str
         Name of the file that the rows come from.
     digest : str
-        `features_digest` of the rows that the paper uses; tells which edition of the file this is.
+        `features_digest` of the rows that the paper uses, which identifies the edition of the file.
     """
 
     X: Csr
@@ -85,7 +85,7 @@ class LibsvmRows:
     digest: str
 
 
-SETS: Mapping[str, LibsvmSet] = MappingProxyType(
+DATA_SETS: Mapping[str, LibsvmSet] = MappingProxyType(
     {
         "w8a": LibsvmSet(
             "w8a", _PAGE + "w8a", 300, 50 * 800, ("33c9a972a55189068205195a163248a83b7aa68f68df9ecc4ab8af84cb2a6439",)
@@ -112,7 +112,7 @@ def load(
     cache: Path | None = None,
     progress: Progress | None = None,
     timeout: float = 30.0,
-    sets: Mapping[str, LibsvmSet] = SETS,
+    sets: Mapping[str, LibsvmSet] = DATA_SETS,
 ) -> LibsvmRows:
     """Load all rows of a data set from a folder or, without one, from the network.
 
@@ -127,7 +127,7 @@ def load(
     progress : callable, optional
         Called with ``(bytes so far, total bytes)`` during a download.
     timeout : float, default=30.0
-        Seconds for which the server may be silent.
+        Seconds without data from the server after which the download fails.
     sets : mapping of str to LibsvmSet
         The known data sets.
 
@@ -179,7 +179,7 @@ def features_digest(X: Csr) -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """A file to read, the name that messages use for it, and advice for when it cannot be used."""
+    """A file to read, its name in messages, and the advice to give if it cannot be used."""
 
     path: Path
     label: str
@@ -192,7 +192,7 @@ class _File:
 
 def _find(wanted: LibsvmSet, folder: Path) -> Path:
     if not folder.is_dir():
-        what = "is a file; give the folder that contains it" if folder.exists() else "does not exist; give another"
+        what = "is a file; give the folder that contains it" if folder.exists() else "does not exist; choose another"
         raise DataError(f"the data folder {folder} {what}", parameter="folder", file=str(folder))
     names = [f"{wanted.name}{text}{packed}" for packed in ("", ".bz2", ".gz") for text in ("", ".txt")]
     for name in names:
@@ -208,7 +208,7 @@ def _find(wanted: LibsvmSet, folder: Path) -> Path:
 
 
 def _read(wanted: LibsvmSet, file: _File, store: Path) -> LibsvmRows:
-    """Return the rows of a file, from the cache or else parsed, verified and cached."""
+    """Return the rows of a file from the cache; if they are not cached, parse, verify and cache them."""
     cached = store / _cache_name(wanted, file)
     rows = _load_cached(wanted, file, cached)
     if rows is None:
@@ -235,7 +235,7 @@ def _parse(wanted: LibsvmSet, file: _File) -> LibsvmRows:
     if n < wanted.n_rows_used:
         raise file.error(
             f" has {n:,} rows, but the paper uses the first {wanted.n_rows_used:,}: "
-            "it is truncated or is another data set",
+            "it is truncated or a different data set",
             value=n,
         )
     rows = _rows(wanted, (X.data, X.indices, X.indptr), labels, file)
@@ -258,7 +258,7 @@ def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _Fi
 
 
 def _decompressed(file: _File) -> bytes:
-    """Return the text of a file."""
+    """Return the decompressed text of a file."""
     try:
         with open_decompressed(file.path) as stream:
             return stream.read()
@@ -318,13 +318,13 @@ def _load_cached(wanted: LibsvmSet, file: _File, cached: Path) -> LibsvmRows | N
         with cached.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
             parts = (kept["data"], kept["indices"], kept["indptr"])
             rows = _rows(wanted, parts, kept["labels"], file)
-    except Exception:  # whatever is wrong with it, the remedy is to parse the file again
+    except Exception:  # an unusable cache file is ignored, and the data file is parsed again
         return None
     return rows if rows.digest in wanted.digests else None
 
 
 def _save_cached(rows: LibsvmRows, cached: Path) -> None:
-    """Cache the rows atomically. If the folder cannot be written, they are parsed again next time."""
+    """Cache the rows atomically; do nothing if the folder is not writable, since they can be parsed again."""
     with suppress(OSError), _temporary_folder(cached.parent) as place:
         new = Path(place) / cached.name
         np.savez(new, data=rows.X.data, indices=rows.X.indices, indptr=rows.X.indptr, labels=rows.labels)
@@ -344,7 +344,7 @@ def _fetch(wanted: LibsvmSet, store: Path, progress: Progress | None, timeout: f
     """Download and verify a file, and only then store it under its name."""
     try:
         folder = _temporary_folder(store)
-    except OSError:  # the cache cannot be written: do not keep the download
+    except OSError:  # the cache is not writable: discard the download after use
         folder = tempfile.TemporaryDirectory(prefix="deepca-")
     with folder as place:
         file = _File(

@@ -1,6 +1,6 @@
-"""The rows of the local agents after one pass, and the operators ``A_j`` built from them.
+"""Read the rows of the local agents once, and build the operators ``A_j`` from them.
 
-Nothing here uses a network: moments and operators are computed locally, the latter from agreed statistics.
+Nothing here uses a network: moments are computed from local rows, operators from statistics agreed on before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deepca.operators.dense_rows import DenseRows
 from deepca.operators.linalg import frobenius
 from deepca.operators.preparation import Preparation
 from deepca.operators.rounding import UNIT, Rounding, growth
-from deepca.operators.sparse_centring import CANCELS
+from deepca.operators.sparse_centring import MAX_MEAN_RATIO
 from deepca.operators.sparse_rows import SparseRows
 
 __all__ = ["LocalData", "form_of", "read"]
@@ -36,20 +36,20 @@ _DENSE_ABOVE = 0.5  # share of nonzero entries above which dense storage takes l
 
 @dataclass(frozen=True)
 class LocalData:
-    """Rows of the local agents after one pass: their moments, and what later products need.
+    """Rows of the local agents and their moments, from which the operators ``A_j`` are built.
 
     Parameters
     ----------
     sources : tuple of Source
         The rows of each agent.
     weights : tuple of ndarray or None
-        Their weights.
+        Weights of the rows of each agent.
     form : {"covariance", "rows"}
         Whether the ``A_j`` are explicit matrices or products with the rows.
     moments : tuple of Moments
         Moments of each agent.
     single : bool, default=False
-        Whether the rows of all agents, not only of the local ones, are float32.
+        Whether the rows of every agent, local or not, are float32.
     """
 
     sources: tuple[Source, ...]
@@ -69,7 +69,7 @@ class LocalData:
     ) -> Operator:
         """Return ``A_j = scale · Σ_i w_i y_i y_iᵀ``, ``y = (x − mean) / units``, ``mean = reference + shift``.
 
-        ``unit_rounding``, ``(d,)``, are the relative errors of the units.
+        ``unit_rounding``, of shape ``(d,)``, contains the relative rounding errors of the units.
         """
         scaling = None if unit_rounding is None or units is None else (units, unit_rounding)
         counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
@@ -95,12 +95,12 @@ class LocalData:
             return DenseRows(arrays, scales, single=not batch, workers=None, prepare=prepare)
         if not any(dense):
             return SparseRows(list(map(csr, kept)), scales, single=not batch, prepare=prepare)
-        alone = [prepare.agent(j) for j in range(len(kept))]
+        prepare_each = [prepare.agent(j) for j in range(len(kept))]
         return PerAgent(
             [
-                DenseRows([X], scales[:1], single=True, workers=1, prepare=alone[j])
+                DenseRows([X], scales[:1], single=True, workers=1, prepare=prepare_each[j])
                 if isinstance(X, np.ndarray)
-                else SparseRows([csr(X)], scales[:1], single=True, prepare=alone[j])
+                else SparseRows([csr(X)], scales[:1], single=True, prepare=prepare_each[j])
                 for j, X in enumerate(kept)
             ]
         )
@@ -117,7 +117,7 @@ class LocalData:
         kinds = [None] * len(self.moments) if dense is None else dense
         errors = [_error(of, reference, shift, units, kind) for of, kind in zip(self.moments, kinds, strict=True)]
         sums = np.array([growth(max(of.n, shift.size)) for of in self.moments])
-        if any(of.weight != of.n for of in self.moments):  # digits are lost where weights sum to little more than one
+        if any(of.weight != of.n for of in self.moments):  # Σw − 1 loses digits if Σw is little more than one
             sums = sums + UNIT * scale
         return Rounding((scale * np.square(errors)).reshape(batch), np.zeros(batch), sums.reshape(batch))
 
@@ -127,16 +127,16 @@ def read(
     weights: Sequence[Array] | None = None,
     *,
     form: Form = "auto",
-    tell: Callable[[int], None] | None = None,
+    on_rows: Callable[[int], None] | None = None,
 ) -> LocalData:
-    """Read every source once; the sources of several agents are read in parallel, one core each."""
+    """Read every source once, the sources of different agents in parallel on one core each."""
     given = None if weights is None else tuple(weights)
     chosen = form_of(sources, form)
     if chosen == "rows":
         _check_rereadable(sources)
 
     def one(j: int) -> Moments:
-        return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", tell=tell)
+        return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", on_rows=on_rows)
 
     return LocalData(tuple(sources), given, chosen, read_each(one, len(sources)))
 
@@ -144,13 +144,13 @@ def read(
 def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
     """Choose between explicit matrices ``A_j`` and products with the rows in every iteration.
 
-    Rows that are not in memory would have to be read in every iteration, so matrices are used for them whenever these
-    fit into a quarter of the available memory.
+    Rows that are not in memory would have to be read in every iteration. If there are any, explicit matrices are chosen
+    whenever they fit into a quarter of the available memory.
     """
     if form != "auto":
         return form
     m, d = len(sources), sources[0].d
-    if not all(source.kept for source in sources):
+    if not all(source.in_memory for source in sources):
         return "covariance" if m * d * d * 8 <= available_memory() // 4 else "rows"
     counts = [source.entries for source in sources if source.entries is not None]
     nnz = sum(counts) if len(counts) == m else None
@@ -158,11 +158,18 @@ def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
 
 
 def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None, dense: bool | None) -> float:
-    """Return the norm of the errors of the rows, or of products with them (``dense`` or sparse)."""
+    """Return the norm of the rounding errors of an agent's rows.
+
+    Unless ``dense`` is None, it includes the errors of products with the rows, stored dense or sparse.
+    """
     sizes, rounding = np.sqrt(of.squares_about(reference, shift)), of.rounding_about(reference, shift)
     if dense is not None:
-        # sparse rows are multiplied uncentred where that loses no more than this
-        away = 0.0 if dense else np.minimum(np.sqrt(of.weight) * np.abs(reference + shift), np.sqrt(CANCELS) * sizes)
+        # sparse rows are multiplied uncentred where the rounding errors that this adds are at most these
+        away = (
+            0.0
+            if dense
+            else np.minimum(np.sqrt(of.weight) * np.abs(reference + shift), np.sqrt(MAX_MEAN_RATIO) * sizes)
+        )
         rounding = rounding + UNIT * (sizes + away)
     if units is not None:
         sizes, rounding = sizes / units[0], rounding / units[0]
@@ -171,7 +178,7 @@ def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Arra
 
 
 def _in_memory(source: Source) -> Block:
-    """Return all rows as one matrix; sparse rows with few zeros become dense."""
+    """Return all rows as one matrix, which is dense if few entries are zero."""
     X = source.matrix()
     if X is None:
         from deepca.data.readers import spool
@@ -186,7 +193,7 @@ def _in_memory(source: Source) -> Block:
 def _check_rereadable(sources: Sequence[Source]) -> None:
     """Raise DataError if the rows of a source can be read only once."""
     for source in sources:
-        if source.once:
+        if source.single_pass:
             raise DataError(
                 f"{source.name}: its iterator can be read only once, but with d = {source.d:,} columns the rows are "
                 "needed in every iteration; pass a function that returns a new iterator, or an array",

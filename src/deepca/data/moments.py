@@ -1,13 +1,13 @@
-"""Count, mean and scatter of one agent's rows, in one pass and without cancellation.
+"""Compute count, mean and scatter of one agent's rows in one pass, without cancellation.
 
 The rows of a block are shifted by a reference near them and centred on the remainder of their mean before products are
 formed. Blocks are combined by the update of Chan, Golub and LeVeque,
 
     S = S₁ + S₂ + (w₁ w₂ / (w₁ + w₂)) (m₂ − m₁)(m₂ − m₁)ᵀ.
 
-The mean is stored as ``reference + shift``, so that it is as precise as the spread of the data allows, whatever their
-distance from zero. Data a million standard deviations from zero lose nothing, and a single pass is enough. Bounds on
-the rounding errors are accumulated along the way (:mod:`deepca.operators.rounding`).
+The mean is stored as ``reference + shift``, so its precision depends on the spread of the data, not on their distance
+from zero. Data a million standard deviations from zero lose no digits, and a single pass is enough. Bounds on the
+rounding errors are accumulated along the way (:mod:`deepca.operators.rounding`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deepca.errors import DataError
 from deepca.operators.rounding import UNIT, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
-__all__ = ["Moments", "check_finite", "moments", "no_rows"]
+__all__ = ["Moments", "check_finite", "empty_moments", "moments"]
 
 _DENSE_ABOVE = 0.3  # share of nonzero entries above which a sparse block is processed faster as a dense one
 
@@ -63,7 +63,7 @@ class Moments:
     mean_rounding: Array
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickle; those of versions without rounding bounds get bounds for a reference at zero."""
+        """Restore a pickle; one without rounding bounds, from an earlier version, gets those of a reference at zero."""
         if "rounding" not in state:
             weight, mean = state["weight"], state["reference"] + state["shift"]
             rounding = UNIT * np.sqrt(state["squares"] + weight * np.square(mean))
@@ -75,30 +75,30 @@ class Moments:
         """The mean, rounded to one number per column."""
         return self.reference + self.shift
 
-    def apart(self, reference: Array, shift: Array) -> Array:
-        """Return ``mean − (reference + shift)`` with the precision of the difference."""
+    def mean_minus(self, reference: Array, shift: Array) -> Array:
+        """Return ``mean − (reference + shift)``, computed without cancellation."""
         return (self.reference - reference) + (self.shift - shift)
 
     def squares_about(self, reference: Array, shift: Array) -> Array:
         """Return ``Σ w (x − centre)²`` by column, ``centre = reference + shift``."""
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for overflow
-            return self.squares + self.weight * np.square(self.apart(reference, shift))
+            return self.squares + self.weight * np.square(self.mean_minus(reference, shift))
 
     def scatter_about(self, reference: Array, shift: Array) -> Array:
         """Return ``Σ w (x − centre)(x − centre)ᵀ``, ``centre = reference + shift``."""
         if self.scatter is None:
             raise ValueError("the scatter was not computed; request it with scatter=True")
-        apart = self.apart(reference, shift)
+        apart = self.mean_minus(reference, shift)
         return self.scatter + self.weight * np.outer(apart, apart)
 
     def rounding_about(self, reference: Array, shift: Array) -> Array:
         """Return a bound on the rounding error of the scatter about ``centre = reference + shift``, ``(d,)``."""
-        apart = self.apart(reference, shift)
+        apart = self.mean_minus(reference, shift)
         error = self.mean_rounding + 2.0 * EPS * (np.abs(apart) + np.abs(self.shift) + np.abs(shift))
         sizes = EPS * np.sqrt(self.squares_about(reference, shift))
         return _root_sum_squares(self.rounding, np.sqrt(self.weight) * error, sizes)
 
-    def faded(self, share: float) -> Moments:
+    def scaled(self, share: float) -> Moments:
         """Return the moments of the same rows with all weights multiplied by ``share``."""
         return replace(
             self,
@@ -111,13 +111,13 @@ class Moments:
     def joined(self, more: Moments, *, reuse: bool = False) -> Moments:
         """Return the moments of these rows and ``more`` together.
 
-        The result has a scatter if both have one; with ``reuse`` it takes the memory of this one. The reference is
-        updated to the rounded mean, so that the mean may drift far from the first reference.
+        The result has a scatter if both have one; with ``reuse`` it overwrites that of ``self``. The reference becomes
+        the rounded mean, so that the mean may drift far from the first reference.
         """
         both = self.weight + more.weight
         if self.weight == 0.0 or more.weight == 0.0:
             return replace(self if more.weight == 0.0 else more, n=self.n + more.n)
-        apart = more.apart(self.reference, self.shift)
+        apart = more.mean_minus(self.reference, self.shift)
         share, part = self.weight * (more.weight / both), more.weight / both
         reference, shift = _two_sum(self.reference, self.shift + apart * part)
         squares = self.squares + more.squares + share * np.square(apart)
@@ -144,32 +144,37 @@ def moments(
     weights: Array | None = None,
     *,
     scatter: bool = True,
-    tell: Callable[[int], None] | None = None,
+    on_rows: Callable[[int], None] | None = None,
 ) -> Moments:
     """Read ``source`` once and return its moments.
 
     Parameters
     ----------
     source : Source
-        The rows. A DataError names the first value that is not a finite number.
+        The rows.
     weights : ndarray of shape (n,), optional
         Weights of the rows.
     scatter : bool, default=True
         Whether to compute the ``(d, d)`` scatter.
     tell : callable, optional
-        Called with the number of rows of every block.
+        Called after every block with its number of rows.
 
     Returns
     -------
     Moments
         Moments of all rows.
+
+    Raises
+    ------
+    DataError
+        If the source is empty, a value is not finite, or the number of weights is not that of the rows.
     """
     with at_agent(source.agent):
-        return _moments(source, weights, scatter=scatter, tell=tell)
+        return _moments(source, weights, scatter=scatter, on_rows=on_rows)
 
 
-def _moments(source: Source, weights: Array | None, *, scatter: bool, tell: Callable[[int], None] | None) -> Moments:
-    n, found = 0, no_rows(source.d, scatter=scatter)
+def _moments(source: Source, weights: Array | None, *, scatter: bool, on_rows: Callable[[int], None] | None) -> Moments:
+    n, found = 0, empty_moments(source.d, scatter=scatter)
     for block in source.blocks():
         rows = int(block.shape[0])
         if rows == 0:
@@ -191,8 +196,8 @@ def _moments(source: Source, weights: Array | None, *, scatter: bool, tell: Call
             if weight > 0.0:
                 found = found.joined(_block_moments(block, w, weight, sums / weight, scatter), reuse=True)
         n += rows
-        if tell is not None:
-            tell(rows)
+        if on_rows is not None:
+            on_rows(rows)
     if n == 0:
         raise no_rows_error(source.name, "the agent", file=source.file)
     if weights is not None and weights.size != n:
@@ -211,7 +216,7 @@ def _moments(source: Source, weights: Array | None, *, scatter: bool, tell: Call
     return found
 
 
-def no_rows(d: int, *, scatter: bool = True) -> Moments:
+def empty_moments(d: int, *, scatter: bool = True) -> Moments:
     """Return the moments of an agent that has no rows yet."""
     zeros = np.zeros(d)
     return Moments(0, 0.0, zeros, zeros, zeros, np.zeros((d, d)) if scatter else None, zeros, zeros)
@@ -236,7 +241,7 @@ def _sums(block: Block, w: Array | None) -> Array:
 
 
 def _block_moments(block: Block, w: Array | None, weight: float, mean: Array, scatter: bool) -> Moments:
-    """Return moments about the block's mean; a sparse block keeps zero as its reference where the mean is near it."""
+    """Return the moments of a block; sparse columns whose mean is near zero keep zero as their reference."""
     if isinstance(block, np.ndarray):
         return _dense_moments(block, w, weight, mean, scatter)
     block = csr(block)
@@ -310,21 +315,20 @@ def _not_finite(source: Source, block: Block, first: int) -> DataError:
     places = np.argwhere(~np.isfinite(values))
     if not len(places):
         return DataError(
-            f"{source.name}: the sum of its values, or of their weights, overflows; scale the data",
+            f"{source.name}: the sum of its values, or of its weights, overflows; scale the data",
             agent=source.agent,
             file=source.file,
         )
     row, place = (int(i) for i in places[0])
     column = place if source.columns is None else source.columns[place]
     file, line = source.locate(first + row)
-    where = source.name if line is None else f"{source.name}, line {line}"
-    where = f"{where}: row {first + row}, column {column!r} is"
-    kind = "NaN (missing)" if np.isnan(values[row, place]) else "infinite"
+    found = "NaN (missing)" if np.isnan(values[row, place]) else "infinite"
     more = f" ({len(places):,} such values in this block)" if len(places) > 1 else ""
-    advice = "remove the row, or impute the value"
-    return DataError(
-        f"{where} {kind}{more}; {advice}",
-        discreet=f"{where} not a finite number{more}; {advice}",
+    return DataError.at_entry(
+        source.name,
+        f"{found}{more}",
+        "remove the row, or impute the value",
+        discreet=f"not a finite number{more}",
         agent=source.agent,
         file=file,
         line=line,

@@ -1,4 +1,4 @@
-"""Read rows a second time, where their stored products are not precise enough."""
+"""Read rows again where the stored covariances are not precise enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepca._util.machine import one_blas_thread, usable_cores
 from deepca._util.typing import Array
 from deepca.data.moments import Moments
 from deepca.data.sources import Source, dense
-from deepca.operators.preparation import rows_without
+from deepca.operators.preparation import project_out_of_rows
 
 __all__ = ["Rereading", "can_be_read_again", "read_each"]
 
@@ -22,7 +22,7 @@ T_ = TypeVar("T_")
 
 
 def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
-    """Call ``one`` with the index of every source, in parallel, one core each."""
+    """Call ``one`` with the index of every source, in parallel on one core each, and return the results in order."""
     cores = min(usable_cores(), sources)
     with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
         return tuple(pool.map(one, range(sources)))
@@ -32,7 +32,7 @@ def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
 class Rereading:
     """Prepared rows ``y = √(scale·w) (x − reference − shift) / units`` of the local agents, block by block.
 
-    Implements :class:`deepca.operators.RowsAgain`; every call is one more pass over every source.
+    Implements :class:`deepca.operators.RereadableRows`; every call is one more pass over every source.
     """
 
     sources: tuple[Source, ...]
@@ -43,13 +43,13 @@ class Rereading:
     scale: float
 
     def scatters(self, V: Array) -> Array:
-        """Return ``Σ z zᵀ`` of every agent, ``(agents, d, d)``, where z is y without its components along V."""
+        """Return ``Σ z zᵀ`` of every agent, ``(agents, d, d)``, where z is y without its component in the span of V."""
         d = self.shift.size
 
         def one(j: int) -> Array:
             total = np.zeros((d, d))
             for Y in self._blocks(j):
-                rest = rows_without(Y, V)
+                rest = project_out_of_rows(Y, V)
                 total += rest.T @ rest
             return total
 
@@ -79,5 +79,7 @@ class Rereading:
 
 
 def can_be_read_again(sources: Sequence[Source], moments: Sequence[Moments]) -> bool:
-    """Return whether every source can still deliver the rows that its moments were computed from."""
-    return all(not source.once and (of.n == 0 or source.n != 0) for source, of in zip(sources, moments, strict=True))
+    """Return whether every source can yield the rows of its moments once more."""
+    return all(
+        not source.single_pass and (of.n == 0 or source.n != 0) for source, of in zip(sources, moments, strict=True)
+    )

@@ -1,7 +1,7 @@
-"""Sources of rows: one interface over arrays, tables, iterators and files.
+"""Sources of rows: one interface to arrays, tables, iterators and files.
 
-A :class:`Source` is what one agent (or one file) holds. It is read block by block, as often as needed, so files larger
-than memory need no special treatment. Files are opened by :mod:`deepca.data.readers`.
+A :class:`Source` provides the rows of one agent or one file. It is read block by block, as often as needed, so files
+larger than memory need no special treatment. Files are opened by :mod:`deepca.data.readers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
     "IteratorSource",
     "Matrix",
     "Source",
-    "add_rows",
     "as_source",
     "at_agent",
     "block_rows",
@@ -37,6 +36,7 @@ __all__ = [
     "no_rows_error",
     "numeric",
     "stored_parts",
+    "update_digest",
 ]
 
 Block = npt.NDArray[Any] | Csr
@@ -47,34 +47,34 @@ BLOCK_BYTES = 4 << 20  # large enough for fast products, small enough to read ma
 
 
 class Source(ABC):
-    """The rows that one agent or one file holds.
+    """Rows of one agent or one file, which can be read block by block.
 
     Attributes
     ----------
     name : str
         Name used in messages: a path, or ``"agent 3"``.
     columns : tuple of str or None
-        Column names, where there are any.
+        Column names, if there are any.
     d : int
         Number of columns.
     n : int or None
-        Number of rows; None where only reading would tell.
+        Number of rows; None if it is unknown before reading.
     dtype : numpy.dtype
         Type of the values, float32 or float64.
     is_sparse : bool
         Whether blocks are CSR.
-    once : bool
+    single_pass : bool
         Whether the rows can be read only once.
-    kept : bool
+    in_memory : bool
         Whether all rows are in memory already.
     entries : int or None
-        Number of stored values, where it is less than ``n · d``.
+        Number of stored values, if it is less than ``n · d``.
     first_index : int or None
-        Index of the first column in a format that leaves it open (svmlight: 0 or 1).
+        Index of the first column in svmlight files, 0 or 1; None for other formats.
     file : str or None
         The file that the rows come from, as the caller named it.
     agent : int or None
-        Index of the agent that holds the rows, where it is known.
+        Index of the agent that holds the rows, if known.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Source(ABC):
     n: int | None
     dtype: np.dtype[Any]
     is_sparse: bool
-    once: bool = False
-    kept: bool = False
+    single_pass: bool = False
+    in_memory: bool = False
     entries: int | None = None
     first_index: int | None = None
     file: str | None = None
@@ -107,7 +107,7 @@ class Source(ABC):
         return self._labels
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Return the file and the line, counted from 1, on which a row begins; None for what does not apply."""
+        """Return the file and the line, counted from 1, on which a row begins; each is None if unknown."""
         return self.file, None
 
     def __repr__(self) -> str:
@@ -134,9 +134,9 @@ class ArraySource(Source):
     agent : int, optional
         Index of the agent that holds the rows.
     origin : Source, optional
-        The source that the rows were copied from, which knows their file and lines.
+        The source that the rows were copied from; it locates them in their file.
     first_row : int, default=0
-        Row of ``origin`` that is the first row here.
+        Index of the first row within ``origin``.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class ArraySource(Source):
         self.n, self.d = int(X.shape[0]), int(X.shape[1])
         self.is_sparse = not isinstance(X, np.ndarray)
         self.dtype, self.first_index = float_type(X.dtype), first_index
-        self.kept = not isinstance(X, np.memmap)
+        self.in_memory = not isinstance(X, np.memmap)
         self.entries = None if isinstance(X, np.ndarray) else int(X.nnz)
         self.agent, self.file = agent, None if origin is None else origin.file
         self._origin, self._first_row = origin, first_row
@@ -174,17 +174,17 @@ class ArraySource(Source):
         return self._X
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Ask the source that the rows were copied from."""
+        """Return the location of a row in the source it was copied from."""
         return super().locate(row) if self._origin is None else self._origin.locate(self._first_row + row)
 
 
 class IteratorSource(Source):
-    """Rows that the caller delivers block by block.
+    """Rows that the caller supplies block by block.
 
     Parameters
     ----------
     give : callable or iterator
-        A function that returns a new iterator of blocks for every pass, or an iterator, which can be read once.
+        A function that returns a new iterator of blocks for every pass, or an iterator, which can be read only once.
     name : str
         Name used in messages.
 
@@ -197,7 +197,7 @@ class IteratorSource(Source):
 
     def __init__(self, give: Callable[[], Iterable[Any]] | Iterator[Any], name: str) -> None:
         self._give, self.name = give, name
-        self.once = not callable(give)
+        self.single_pass = not callable(give)
         self._rest: Iterator[Any] | None = iter(give()) if callable(give) else iter(give)
         self._first = next((block for block in self._rest if _rows_of(block) != 0), None)
         if self._first is None:
@@ -205,7 +205,7 @@ class IteratorSource(Source):
         self._head = as_source(self._first, name)
         head = self._head
         self.columns, self.d, self.dtype, self.is_sparse = head.columns, head.d, head.dtype, head.is_sparse
-        if not self.once:
+        if not self.single_pass:
             self._first = self._rest = None
 
     def blocks(self) -> Iterator[Block]:
@@ -237,7 +237,7 @@ class IteratorSource(Source):
         return given
 
     def _in_format(self, rows: Block) -> Block:
-        """Return the rows dense or sparse, as the first block is."""
+        """Return the rows in the format of the first block, dense or sparse."""
         if self.is_sparse:
             return cast("Csr", sparse.csr_array(cast("Any", rows)))
         return dense(rows)
@@ -245,7 +245,7 @@ class IteratorSource(Source):
 
 @contextmanager
 def at_agent(agent: int | None) -> Iterator[None]:
-    """Add the index of the agent to every DataError that leaves the block without one."""
+    """Set ``agent`` on a DataError raised in the ``with`` block, unless it names an agent already."""
     try:
         yield
     except DataError as error:
@@ -255,14 +255,14 @@ def at_agent(agent: int | None) -> Iterator[None]:
 
 
 def as_source(X: Any, name: str, *, agent: int | None = None) -> Source:
-    """Return a source for anything that holds rows.
+    """Return a source for any object that contains rows.
 
     Parameters
     ----------
     X : Source, array, sparse matrix, data frame, iterator, callable, str or path
         The rows. A path is opened by its suffix; a callable returns an iterator of blocks.
     name : str
-        Name used in messages, unless X has a name of its own.
+        Name used in messages, unless X already has one.
     agent : int, optional
         Index of the agent that holds the rows.
 
@@ -295,7 +295,7 @@ def _as_source(X: Any, name: str) -> Source:
 
 
 def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix:
-    """Return X as a matrix of float32 or float64, dense or CSR; it is not copied if it is one already."""
+    """Convert X to a dense or CSR matrix of float32 or float64; it is not copied if it is one already."""
     if sparse.issparse(X):
         kind = np.dtype(getattr(X, "dtype", None))
         check_matrix(cast("Any", X).shape, kind, name)
@@ -311,7 +311,7 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
 
 
 def float_type(*given: np.dtype[Any]) -> np.dtype[Any]:
-    """Return float32 if all of these types are, else float64."""
+    """Return float32 if all given types are float32, else float64."""
     return np.dtype(np.float32 if all(kind == np.float32 for kind in given) else np.float64)
 
 
@@ -321,7 +321,7 @@ def dense(block: Block) -> npt.NDArray[Any]:
 
 
 def stored_parts(block: Block) -> tuple[npt.NDArray[Any], ...]:
-    """Return the arrays that a block is stored in."""
+    """Return the arrays that store a block."""
     return (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
 
 
@@ -353,13 +353,13 @@ def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: s
     Parameters
     ----------
     shape : sequence of int
-        Its shape.
+        Shape of the array.
     kind : numpy.dtype
-        Its type.
+        Type of its entries.
     name : str
         Name used in messages.
     holder : str, optional
-        What the advice says to omit, as in :func:`no_rows_error`.
+        What to advise omitting, as in :func:`no_rows_error`.
     """
     if kind.kind not in "fiub":
         raise DataError(f"{name}: rows have dtype {kind}; real numbers are required", value=kind)
@@ -372,7 +372,7 @@ def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: s
 
 
 def no_rows_error(name: str, holder: str = "it", *, file: str | None = None) -> DataError:
-    """Return the error for a source without rows; ``holder`` is what to omit, "it" or "the agent"."""
+    """Return the error for a source without rows; ``holder`` is what to advise omitting, "it" or "the agent"."""
     return DataError(f"{name} has no rows; omit {holder}, or provide rows", file=file)
 
 
@@ -387,12 +387,19 @@ def _first_non_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None,
                 return DataError(
                     f"{where} {value!r}; {advice}", discreet=f"{where} not a number; {advice}", value=value
                 )
-            row, column = place[0], place[1] if columns is None else columns[place[1]]
-            return DataError.at_entry(name, row, column, value, "numbers are required")
+            return DataError.at_entry(
+                name,
+                f"{value!r} is not a number",
+                "numbers are required",
+                discreet="not a number",
+                row=place[0],
+                column=place[1] if columns is None else columns[place[1]],
+                value=value,
+            )
     return DataError(f"{name}: not all entries are numbers; numbers are required")
 
 
-def add_rows(digest: hashlib._Hash, source: Source) -> None:
+def update_digest(digest: hashlib._Hash, source: Source) -> None:
     """Update a digest with all values of a source, block by block."""
     for block in source.blocks():
         for part in stored_parts(block):

@@ -1,8 +1,10 @@
-"""Row count, mean and spread of all rows, agreed on by all agents.
+"""Agree on the count, mean and spread of the rows of all agents.
 
-An agent discloses its number of rows, its weight and its weighted sum of rows; then, about the agreed mean, its sum of
-rows (the rounding error of the mean) and its sums of squares by column with their error bounds. Each is averaged
-exactly, with the same bits at every agent (:mod:`deepca.consensus.exact`).
+In three exact averages, with the same bits at every agent (:mod:`deepca.consensus.exact`), each agent discloses
+
+1. its number of rows, the sum of its weights, and its weighted sum of rows;
+2. its weighted sum of deviations from the agreed mean, which corrects the rounding error of that mean;
+3. its sums of squares about the corrected mean, by column, with their error bounds.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Totals:
     squares : ndarray of shape (d,)
         ``Σ w (x − mean)²``.
     rounding : ndarray of shape (d,)
-        Bound on the rounding error of their square roots, in the form of :mod:`deepca.operators.rounding`.
+        Bound on the rounding error of ``√squares``, in the form of :mod:`deepca.operators.rounding`.
     """
 
     n_rows: int
@@ -57,7 +59,7 @@ class Totals:
         return self.reference + self.shift
 
     def squares_about_zero(self) -> Array:
-        """Return ``Σ w x²`` by column, or raise PooledDataError for the first that overflows."""
+        """Return ``Σ w x²`` by column, or raise PooledDataError for the first column that overflows."""
         with np.errstate(over="ignore"):
             squares = self.squares + self.weight * np.square(self.mean)
         _check_squares(squares)
@@ -65,9 +67,9 @@ class Totals:
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:
-        """Mask of the columns with a single value, whose squares are rounding errors only.
+        """Mask of the columns in which all values are equal, so that ``squares`` consists of rounding errors.
 
-        Distinct numbers differ by a relative eps at least, and all but one of 1e15 numbers may be equal.
+        A column is not constant if a single value out of up to 1e15 differs, by a relative eps.
         """
         spacing = np.square(EPS**1.5 * self.mean)
         return np.asarray(self.squares <= np.maximum(4.0 * np.square(self.rounding), self.weight * spacing))
@@ -79,12 +81,12 @@ class Totals:
 
     @property
     def n_counted(self) -> int:
-        """Number of rows, each counted as often as its weight says, but at least ``n_rows``."""
+        """Number of rows, each counted as many times as its weight, but at least ``n_rows``."""
         return max(self.n_rows, int(self.weight))
 
 
 def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool = True) -> Totals:
-    """Compute counts, mean and squares over all agents from the moments of the local ones.
+    """Compute the totals over all agents from the moments of the local ones.
 
     Parameters
     ----------
@@ -93,12 +95,12 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
     local : sequence of Moments
         Moments of the local agents.
     weighted : bool, default=True
-        Whether the rows of any agent may have weights; if not, an agent that sends weights is reported.
+        Whether rows may have weights; if not, an agent that sends weights is reported as faulty.
 
     Returns
     -------
     Totals
-        The same at every agent.
+        The totals, identical at every agent.
 
     Notes
     -----
@@ -114,7 +116,7 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
         n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
         reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)
         # the rounding error of the mean would enter products with the agents' own means to first order
-        left = np.array([of.weight * of.apart(reference, np.zeros(d)) for of in local]).reshape(*B, d)
+        left = np.array([of.weight * of.mean_minus(reference, np.zeros(d)) for of in local]).reshape(*B, d)
         network.begin(network.epoch, 0, "remainder")
         network.expect(Part("sums of columns", d))
         shift = common_average(network, left) / (weight / m) if weight > 0.0 else np.zeros(d)
@@ -141,16 +143,16 @@ def _overflow_of(column: int) -> PooledDataError:
 
 
 def _parts(weight: float) -> tuple[float, float]:
-    """Split a weight into its integer and fractional parts; sums of integers are exact, so integer weights stay so."""
+    """Split a weight into integer and fractional parts, since sums of integers are exact."""
     whole = math.floor(weight)
     return float(whole), weight - whole
 
 
 @contextmanager
 def _overflow(d: int) -> Iterator[None]:
-    """Turn NotFiniteError, raised before sending, into PooledDataError; the first message starts with three counts."""
+    """Translate NotFiniteError, raised before sending, into PooledDataError for the column at fault."""
     try:
         yield
     except NotFiniteError as error:
-        column = max(error.place - 3 * (error.phase == "mean"), 0) % d
+        column = max(error.index - 3 * (error.phase == "mean"), 0) % d  # the first message starts with three counts
         raise _overflow_of(column) from None

@@ -1,4 +1,4 @@
-"""Write rows with named columns to files, block by block and atomically.
+"""Write rows with named columns to files, block by block; a file appears only once it is complete.
 
 CSV and Parquet store labels as the first column, HDF5 as a vector beside the matrix; .npy cannot store labels.
 :func:`deepca.data.readers.open_source` reads the files.
@@ -27,18 +27,18 @@ from deepca.errors import DataError
 
 __all__ = ["Writer", "open_writer"]
 
-_HDF5_CHUNK_BYTES = 1 << 20
-_HDF5_SPARE_BYTES = 4 * _HDF5_CHUNK_BYTES  # disk space for an unfinished chunk and the library's own metadata
+_HDF5_CHUNK_BYTES = 1 << 20  # the default size of HDF5's cache of chunks
+_HDF5_SPARE_BYTES = 4 * _HDF5_CHUNK_BYTES  # disk space for an unfinished chunk and the metadata of HDF5
 
 
 @contextmanager
 def open_writer(
     path: str | os.PathLike[str], columns: Sequence[str], *, dtype: npt.DTypeLike, label: str = "label"
 ) -> Iterator[Writer]:
-    """Open a file to write blocks of rows to.
+    """Open a file for writing rows, block by block.
 
-    The file is written under a temporary name in the same folder and renamed, replacing any existing file, when the
-    ``with`` block succeeds; otherwise nothing remains of it.
+    The file is written under a temporary name in the same folder. When the ``with`` block succeeds it is renamed,
+    replacing any existing file; otherwise it is deleted.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def open_writer(
     dtype : dtype
         Type of the stored values, float32 or float64.
     label : str, default="label"
-        Name of the labels, which are stored if the first block comes with labels.
+        Name of the label column; labels are stored if the first block has labels.
 
     Yields
     ------
@@ -79,14 +79,14 @@ def open_writer(
             part.replace(target)
     finally:
         if writer is not None:
-            with suppress(Exception):  # complete by now, or abandoned because of another error
+            with suppress(Exception):  # already complete, or abandoned because of another error
                 writer.close()
         part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """Name, columns, type and label name of a file."""
+    """Description of a file: its name, columns and dtype, and the name of its labels."""
 
     name: str
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class _Form:
 
 
 class Writer(ABC):
-    """A file that rows are appended to; made by `open_writer`."""
+    """A file that rows are appended to; created by `open_writer`."""
 
     def __init__(self, path: Path, form: _Form) -> None:
         self._path, self._form = path, form
@@ -103,7 +103,7 @@ class Writer(ABC):
         self._begun = False
 
     def write(self, block: npt.NDArray[Any], labels: npt.NDArray[Any] | None = None) -> None:
-        """Append rows, with labels if the first block had labels."""
+        """Append rows; either all blocks have labels, or none."""
         values = np.asarray(block)
         d, name = len(self._form.columns), self._form.name
         if values.ndim != 2 or values.shape[1] != d:
@@ -123,8 +123,8 @@ class Writer(ABC):
         kind = None if given is None else given.dtype
         if self._begun and (getattr(kind, "kind", None) != getattr(self._label_kind, "kind", None)):
             raise DataError(
-                f"{name}: this block has labels of type {kind or 'none'}, earlier blocks {self._label_kind or 'none'}; "
-                "give all blocks labels of the same type",
+                f"{name}: the labels of this block have type {kind}, those of earlier blocks {self._label_kind}; give "
+                "all blocks labels of the same type, or none",
                 parameter="labels",
                 file=name,
                 value=kind,
@@ -148,7 +148,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Start the file; called when it is known whether there are labels."""
+        """Create what precedes the rows; called once it is known whether there are labels."""
 
     @abstractmethod
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None: ...
@@ -263,7 +263,7 @@ class _Hdf5Writer(Writer):
         self._file.flush()
 
     def _check_disk_space(self, size: int) -> None:
-        """Raise OSError before the disk is full, since the HDF5 library crashes when it is."""
+        """Raise OSError if the disk is nearly full, since the HDF5 library crashes on a full one."""
         if shutil.disk_usage(self._path.parent).free < size + _HDF5_SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -284,7 +284,7 @@ _WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
 
 @contextmanager
 def _writing(name: str) -> Iterator[None]:
-    """Turn errors of the file system into DataError."""
+    """Translate errors of the file system into DataError."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # h5py raises RuntimeError if it cannot complete a file

@@ -1,10 +1,10 @@
 """Eigenpairs of the mean or the sum of the agents' symmetric operators, at one end of the spectrum or at both.
 
-Power iterations, and methods built on them, find the dominant eigenvectors of a positive semi-definite mean. Agents
+Power iterations, and methods built on them, find the dominant eigenvectors of a positive semidefinite mean. Agents
 therefore first agree on bounds of the spectrum (:mod:`deepca.decomposition.spectral_bounds`), then iterate with
-``± A_j + σI``, which has the same eigenvectors with the wanted ones on top: any A_j may be indefinite, and so may their
-mean. A shift reduces relative gaps, so the default methods need only 1/√gap products: block Krylov spaces, which are
-invariant under a shift, and accelerated tracking.
+``± A_j + σI``, which has the same eigenvectors with the wanted ones on top. So every A_j may be indefinite, and so may
+their mean. A shift reduces relative gaps, which is why the default methods are those that need only 1/√gap products:
+block Krylov spaces, which are invariant under a shift, and accelerated tracking.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from deepca.algorithms.base import matching_operator
 from deepca.decomposition.eigen_status import FoundPairs, modulus_margin, proven_largest, status_of
 from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
 from deepca.decomposition.pairs import Pairs, Which, order_of, ritz_pairs, tightened
-from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, lists_options
+from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, with_search_options
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
 from deepca.errors import ParameterError
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator, OperatorLike
-from deepca.operators.linalg import first_columns, qr
+from deepca.operators.linalg import qr, starting_block
 from deepca.operators.linear_operators import from_linear_operators, linear_operator
 from deepca.operators.shifted import Shifted
 from deepca.solver.certificate.bounds import Certificate
@@ -44,7 +44,7 @@ __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
 _MAX_SPLITS = 6  # attempts at dividing k between the two ends of the spectrum
-_SAME_EIGENVALUE = 1e-8  # of the spectrum's size: two runs may differ by this much about one eigenvalue
+_EIGENVALUE_TOLERANCE = 1e-8  # relative to the spectrum's size: two runs may differ by this much in the same eigenvalue
 _MAX_TIGHTENINGS = 4  # runs of the paper's method, each with a tenfold smaller tolerance, until the proof succeeds
 
 
@@ -59,11 +59,11 @@ class Eigenpairs(Answer):
     vectors : array of shape (d, k)
         Orthonormal eigenvectors; the largest entry of each is positive.
     residuals : array of shape (k,)
-        ``‖A x_i − λ_i x_i‖`` from fresh exact averages, rounding included: an eigenvalue lies that close to each value.
+        ``‖A x_i − λ_i x_i‖`` from fresh exact averages, rounding included: within it of each value lies an eigenvalue.
     angles : array of shape (k,)
         Bound on the tangent of the angle between each vector and an eigenvector; inf within a cluster.
     angle : float
-        The same bound for the span of all vectors.
+        Bound on the tangent of the angle between the span of all vectors and that of the eigenvectors.
     clusters : tuple of tuple of int
         Indices of pairs whose values cannot be distinguished; only the span of such a group is defined.
     others : tuple of float
@@ -71,17 +71,17 @@ class Eigenpairs(Answer):
     failure : float
         Probability with which the bounds may fail.
     well_defined : tuple of int
-        Nearest smaller and larger k with a gap behind them, as far as known.
+        Next smaller and next larger k with a gap after them, as far as known.
     status : Status
         How the search ended, and what to do about it.
     iterations : int
-        Iterations of all runs.
+        Number of iterations of all runs.
     shifts : tuple of float
         Shift σ of each run.
     certificates : tuple of Certificate
         Certificates of the runs; they describe ``± A + σI``.
     traffic : Traffic
-        Messages sent by the local agents.
+        Traffic of the local agents.
     """
 
     values: Array
@@ -104,7 +104,7 @@ class Eigenpairs(Answer):
         return f"Eigenpairs({self.values.size} of d = {self.vectors.shape[0]}; {self.status})"
 
 
-@lists_options
+@with_search_options
 def eigenpairs(
     A: OperatorLike,
     network: Network,
@@ -135,8 +135,8 @@ def eigenpairs(
     observers : sequence of Observer
         Notified of every iteration.
     algorithm : str
-        See :func:`~deepca.decomposition.settings.algorithm_of`; runs on ``± A_j + σI``, except that "deepca" with "LM"
-        runs the paper's QR and SignAdjust on the A_j themselves.
+        Name of the algorithm, see :func:`~deepca.decomposition.settings.algorithm_of`. It runs on ``± A_j + σI``;
+        only "deepca" with "LM" runs on the A_j themselves, with the paper's QR and SignAdjust.
     rounds : int or "auto"
         Gossip rounds per iteration.
     tol : float
@@ -202,7 +202,7 @@ def _eigenpairs(
 
 
 def symmetric_operators(A: OperatorLike) -> OperatorLike:
-    """Wrap ``A_j`` given as any mixture of arrays, sparse matrices and LinearOperators.
+    """Convert ``A_j`` given as any mixture of arrays, sparse matrices and LinearOperators.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class _Search:
         return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
 
     def find(self, which: Which) -> FoundPairs:
-        """Search one end of the spectrum, or both, or run the paper's method on the A_j."""
+        """Search one end of the spectrum or both, or run the paper's method on the A_j."""
         if which != "LM":
             return self.one_end(which)
         return self.without_shift() if self.settings.algorithm == "deepca" else self.both_ends()
@@ -263,7 +263,7 @@ class _Search:
         return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, failed_status)
 
     def both_ends(self) -> FoundPairs:
-        """Find the k largest in modulus: p at the upper end and k − p at the lower, adjusting p to what is seen."""
+        """Find the k largest in modulus: p at the upper end and k − p at the lower, adjusting p until it is right."""
         if self.k == self.A.d:
             return self.one_end("LA")
         known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
@@ -296,16 +296,16 @@ class _Search:
         )
 
     def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
-        """Return the known eigenvalues of one sign, without the duplicates that two runs see up to rounding.
+        """Return the eigenvalues of one sign that are known so far, each of them once.
 
-        They are those of the run at that end. Without one, they are those of the other run, continued by the Ritz
-        values of the initial bounds.
+        They come from the run at that end. If there was none, they come from the run at the other end, continued by
+        those Ritz values of the initial bounds that lie farther out than any of its values.
         """
         ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
         values = ends.get(sign)
         if values is None:
             values, first = ends[-sign], self.extent.values
-            farther = sign * first > sign * values[-1] + _SAME_EIGENVALUE * self.extent.size
+            farther = sign * first > sign * values[-1] + _EIGENVALUE_TOLERANCE * self.extent.size
             values = np.concatenate([values, first[farther & (values.size < self.A.d)]])
         return values[values > 0.0] if sign > 0 else values[values <= 0.0]
 
@@ -321,7 +321,7 @@ class _Search:
         If the proof needs more accuracy, iterate further with a smaller tolerance.
         """
         at = self.settings
-        W0 = first_columns(self.A.d, self.k, self.start, at.seed)
+        W0 = starting_block(self.A.d, self.k, self.start, at.seed)
         mix = algorithm_of("deepca", self.A, W0, self.network, rounds=at.rounds).mix
         algorithm = DeEPCA(self.A, W0, self.network, mix, QRSignAdjust(W0))
         state, made, tol = None, 0, at.tol
@@ -344,7 +344,7 @@ class _Search:
         return FoundPairs(pairs, made, failed_status=failed_status)
 
     def _leaders_outcome(self, result: Result[Any]) -> tuple[Array, Status | None]:
-        """Broadcast the leader's components and success; return them with the status of a run that failed."""
+        """Return the leader's components, and the status of the run if it failed at the leader."""
         # an indefinite mean is expected here
         well = result.status.ok or result.status.code == StatusCode.INDEFINITE_MEAN
         flat = result.components.reshape(*self.network.batch, -1)
@@ -355,19 +355,19 @@ class _Search:
         return X, None if shared[-1] else result.status
 
     def _proven(self, pairs: Pairs) -> Pairs:
-        """Tighten the bounds on all other eigenvalues until "largest in modulus" is proven or disproven."""
+        """Tighten the bounds on all other eigenvalues until the pairs are proven to be the largest, or not to be."""
         if proven_largest(pairs) and pairs.angle <= self.settings.tol:
             return pairs
         found = pairs
         for found in tightened(self.A, pairs, self.network):
-            # an eigenvalue outside is at least as large: no bound can help
+            # if an eigenvalue outside is at least as large, no bound can help
             if (proven_largest(found) and found.angle <= self.settings.tol) or modulus_margin(found) <= 0.0:
                 break
         return found
 
 
 def _well_defined(values: Array, proof: Certificate, d: int, separation: float) -> tuple[int, ...]:
-    """Return the nearest smaller and the nearest larger k that are known to have a gap behind them."""
+    """Return the next smaller and the next larger k that are known to have a gap after them."""
     smaller = [j for j in range(1, values.size) if abs(values[j - 1] - values[j]) > separation]
     larger, others = proof.larger_k, proof.others
     more = 0 if larger is None else larger - values.size

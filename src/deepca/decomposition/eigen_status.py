@@ -23,8 +23,8 @@ _END = {"LA": "top", "SA": "bottom"}
 class FoundPairs:
     """Eigenpairs, and the runs that found them.
 
-    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``; ``failed_status`` is that of the first run that
-    failed, None if all succeeded.
+    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``; ``failed_status`` is the status of the first run
+    that failed, None if all succeeded.
     """
 
     pairs: Pairs
@@ -36,23 +36,23 @@ class FoundPairs:
 
     @property
     def choices(self) -> str:
-        """Other k to ask for, as text."""
+        """Values of k to ask for instead, as text."""
         return " or ".join(f"k = {n}" for n in self.well_defined) or "another k"
 
 
 def _tied(found: FoundPairs, pairs: Pairs) -> bool:
-    """Tell whether λ_k and λ_{k+1} are equal up to the rounding of A, which may exceed that of the shifted A."""
+    """Return whether λ_k and λ_{k+1} are equal up to the rounding of A, which may exceed that of the shifted A."""
     return abs(found.ends[0].certificate.gap) <= pairs.separation
 
 
 def proven_largest(pairs: Pairs) -> bool:
-    """Tell whether every other eigenvalue is proven to be smaller in modulus."""
+    """Return whether every other eigenvalue is proven to be smaller in modulus."""
     least = float(np.abs(pairs.values).min()) - pairs.spread
     return pairs.values.size == pairs.vectors.shape[0] or least > max(-pairs.low, pairs.high)
 
 
 def modulus_margin(pairs: Pairs) -> float:
-    """Return by how much the moduli exceed the largest seen outside, less the uncertainty; inf if none was seen."""
+    """Return the smallest modulus found, less the largest seen outside and the uncertainty; inf if none was seen."""
     if math.isnan(pairs.seen):
         return math.inf
     return float(np.abs(pairs.values).min()) - pairs.seen - max(pairs.separation, 2.0 * pairs.spread)
@@ -75,11 +75,11 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
         return Status.of(
             StatusCode.ROUNDING_FLOOR if rounding else StatusCode.OUT_OF_ITERATIONS,
             "the bound tan θ ≤ {angle:.1e} for the span of the vectors exceeds the tolerance {tolerance:.1e}; "
-            + ("rounding allows no better bound, so raise tol" if rounding else "raise max_iter"),
+            + ("rounding allows no better bound, so use a larger tolerance" if rounding else "raise max_iter"),
             angle=pairs.angle,
             tolerance=tol,
         )
-    others = "other eigenvalues between {low:.6g} and {high:.6g}, except with probability {failure:.0e}"
+    others = "all other eigenvalues lie between {low:.6g} and {high:.6g}, except with probability {failure:.0e}"
     return Status.of(
         StatusCode.CONVERGED,
         "tan θ ≤ {angle:.1e} for the span of the vectors (tolerance {tolerance:.1e}), largest residual "
@@ -94,11 +94,11 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
 
 
 def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, unit: float) -> Status:
-    """Return the status where eigenvalue k cannot be separated from the next, at one end of the spectrum."""
+    """Return the status if eigenvalue k cannot be separated from the next, at one end of the spectrum."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     ahead = found.ends[0].certificate.next_eigenvalue
     after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
-    told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
+    hidden = max(found.ends[0].certificate.resolution, pairs.separation) * unit
     largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
     status = partial(
         Status.of,
@@ -106,62 +106,63 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, un
         end=_END[which],
         last=last,
         next=after,
-        hidden=told_apart,
+        hidden=hidden,
         largest=largest,
         tolerance=tol,
         choices=found.well_defined,
     )
-    if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
+    if VISIBLE * max(abs(last), abs(after)) <= hidden < largest:
         return status(
             StatusCode.BELOW_ROUNDING,
-            "eigenvalue {k} from the {end}, {last:.3g}, and the next, {next:.3g}, are lost in the rounding of the "
+            "eigenvalue {k} from the {end}, {last:.3g}, and the next one, {next:.3g}, are lost in the rounding of the "
             "largest, which hides differences up to {hidden:.1e}, so they may or may not be equal; "
-            f"well defined: {found.choices}",
+            f"ask for {found.choices}",
         )
-    if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
+    if abs(last - after) > max(hidden, VISIBLE * max(abs(last), abs(after))):
         return status(
             StatusCode.BELOW_ROUNDING,
-            "eigenvalue {k} from the {end}, {last:.3g}, and the next, {next:.3g}, differ too little, relative to the "
-            "rounding of the largest, {largest:.3g}, to prove anything about the vectors; "
-            f"well defined: {found.choices}",
+            "eigenvalue {k} from the {end}, {last:.3g}, and the next one, {next:.3g}, differ too little, compared with "
+            "the rounding of the largest, {largest:.3g}, to prove anything about the vectors; "
+            f"ask for {found.choices}",
         )
     return status(
         StatusCode.NOT_UNIQUE,
-        "subspace not unique: eigenvalue {k} from the {end}, {last:.9g}, and the next, {next:.9g}, are equal or too "
-        "close for a tolerance of {tolerance:.0e}; "
-        f"well defined: {found.choices}",
+        "subspace not unique: eigenvalue {k} from the {end}, {last:.9g}, and the next one, {next:.9g}, are equal or "
+        "too close for a tolerance of {tolerance:.0e}; "
+        f"ask for {found.choices}",
     )
 
 
 def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float) -> Status | None:
-    """Return the status where an eigenvalue outside may be as large in modulus; None if only an end is in doubt."""
+    """Return the status if an eigenvalue outside may be as large in modulus; None if only one end did not converge."""
     k, last = pairs.values.size, pairs.values[-1] * unit
-    if found.failed_status is not None and not tied:  # eigenvalues outside may still enter
+    if found.failed_status is not None and not tied:  # eigenvectors outside may still enter
         advice = (
-            f"{found.failed_status.advice}. Or k = {k} has no gap in modulus behind it: algorithm='auto' would tell"
+            f"{found.failed_status.advice}. If k = {k} has no gap in modulus after it, more iterations do not help; "
+            "algorithm='auto' can find out"
         )
         return Status(found.failed_status.code, advice, found.failed_status.numbers)
     if tied or modulus_margin(pairs) <= 0.0:
-        ends = (end.certificate.told_apart for end in found.ends)
-        told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
-        if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
+        ends = (end.certificate.resolution for end in found.ends)
+        hidden = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
+        if VISIBLE * float(np.abs(pairs.values).min()) <= hidden < float(np.abs(pairs.values).max()):
             return Status.of(
                 StatusCode.BELOW_ROUNDING,
-                "eigenvalue {k} in modulus, {last:.3g}, and those outside the vectors found are lost in the rounding "
-                "of the largest, which hides differences up to {hidden:.1e}, so they may or may not be equal; "
-                f"well defined: {found.choices}",
+                "eigenvalue {k} by modulus, {last:.3g}, and those that were not found are lost in the rounding of the "
+                "largest, which hides differences up to {hidden:.1e}, so they may or may not be equal; "
+                f"ask for {found.choices}",
                 k=k,
                 last=last,
-                hidden=told_apart * unit,
+                hidden=hidden * unit,
                 choices=found.well_defined,
             )
         outside = "" if math.isnan(pairs.seen) else " of modulus {outside:.9g}"
         return Status.of(
             StatusCode.NOT_UNIQUE,
-            "subspace not unique: eigenvalue {k} in modulus is {last:.9g}, and outside the vectors found there is one"
+            "subspace not unique: eigenvalue {k} by modulus, {last:.9g}, cannot be distinguished from another one"
             + outside
-            + " that cannot be distinguished from it, so k = {k} has no gap behind it; "
-            f"choose {found.choices}, or one end of the spectrum (which='LA' or 'SA')",
+            + ", so k = {k} has no gap after it; "
+            f"ask for {found.choices}, or for one end of the spectrum (which='LA' or which='SA')",
             k=k,
             last=last,
             outside=pairs.seen * unit,
@@ -170,8 +171,8 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float)
     if found.failed_status is None:
         return Status.of(
             StatusCode.OUT_OF_ITERATIONS,
-            "both ends converged, but another eigenvalue may be larger in modulus: the smallest one found is "
-            "{last:.9g}, and the others lie between {low:.9g} and {high:.9g}; ask for another k",
+            "both ends converged, but an eigenvalue that was not found may be larger in modulus: the smallest one "
+            "found is {last:.9g}, and all others lie between {low:.9g} and {high:.9g}; ask for another k",
             k=k,
             last=last,
             low=pairs.low * unit,

@@ -1,7 +1,7 @@
 """PCA of rows that stay with their agents: from raw rows to a model, over any network.
 
-The steps: every agent reads its rows once; agents agree on counts, mean and spread; every agent centres (and scales)
-locally; the subspace is found and certified; its basis is rotated to the principal axes. The code is the same for every
+Every agent reads its rows once; all agents agree on counts, mean and spread; every agent centres (and scales) its own
+rows; the subspace is found and certified; its basis is rotated to the principal axes. The code is the same on every
 engine; ``sources`` are always those of the local agents.
 """
 
@@ -25,7 +25,7 @@ from deepca.data.statistics import Totals, agreed_totals
 from deepca.decomposition.model import Model
 from deepca.decomposition.pca import PcaRun
 from deepca.decomposition.settings import Settings, check_settings
-from deepca.engines.keeping import Resumption, RunKeeper, RunKeeping
+from deepca.engines.checkpointing import CheckpointerFactory, Resumption, RunCheckpointer
 from deepca.engines.local import Engine
 from deepca.errors import DataError, NetworkError, PooledDataError
 from deepca.network.base import Network
@@ -41,7 +41,7 @@ __all__ = ["Decomposition", "Fitted", "decompose", "fit", "model_of", "read_rows
 
 _INCONSISTENT_AGENT = "an agent contradicts what it sent before, so the result cannot be trusted; check the agents"
 _TRACE_TOLERANCE = 1e-6  # accepted relative difference between two sums of variances
-_SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # values below may differ by so little that their squares underflow
+_SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # below it, differences may be so small that their squares underflow
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ class Decomposition:
     mean : array of shape (d,)
         Mean of all rows; zero if rows are not centred.
     units : array of shape (d,) or None
-        Standard deviations by which columns were divided.
+        Standard deviations by which columns were divided; None if they were not scaled.
     n_rows : int
-        Rows of all agents.
+        Number of rows of all agents.
     n_counted : int
-        Rows of all agents, each counted as often as its weight says.
+        Number of rows of all agents, each counted as often as its weight says.
     weight : float
         Sum of the weights of all rows.
     columns : tuple of str or None
         Names of the columns.
     directions : array of shape (s, d)
-        Rows that span the whole search space, to start another search from; the same at every agent up to rounding and
-        up to rotations among equal eigenvalues.
+        Rows that span the whole search space, from which another search can start; the same at every agent up to
+        rounding and up to rotations among equal eigenvalues.
     result : Result
-        Outcome of the run; its certificate describes ``components``.
+        Result of the run; its certificate describes ``components``.
     traffic : Traffic
-        Messages of all steps, certificate included.
-    keeper : RunKeeper, optional
+        Traffic of all steps, certificate included.
+    keeper : RunCheckpointer, optional
         Writer of the checkpoints, if any were requested.
     """
 
@@ -91,7 +91,7 @@ class Decomposition:
     directions: Array
     result: Result[Any]
     traffic: Traffic
-    keeper: RunKeeper | None = None
+    keeper: RunCheckpointer | None = None
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ def fit(
     settings: Settings,
     *,
     weights: Sequence[Array] | None = None,
-    tell: Callable[[int], None] | None = None,
+    on_rows: Callable[[int], None] | None = None,
     engine: Engine | None = None,
-    keeping: RunKeeping | None = None,
+    checkpointing: CheckpointerFactory | None = None,
     whiten: bool = False,
     **options: Unpack[RunOptions],
 ) -> Fitted:
@@ -128,7 +128,7 @@ def fit(
     Parameters
     ----------
     rows : sequence of Source, or LocalData
-        Rows of each local agent; or data already read, if all agents are known to have the same columns.
+        Rows of each local agent; or data that have been read, if all agents are known to have the same columns.
     network : Network
         Network of the agents.
     settings : Settings
@@ -136,10 +136,10 @@ def fit(
     weights : sequence of array, optional
         Row weights, one array per local agent; a weight of 2 counts as a row given twice.
     tell : callable, optional
-        Called with the number of rows as they are read.
+        Called after every block that is read, with its number of rows.
     engine : Engine, optional
-        Engine of several cooperating processes, so that all learn of a failure in one of them.
-    keeping : RunKeeping, optional
+        Engine that runs the local agents; if it has several processes, all of them learn of a failure in one.
+    keeping : CheckpointerFactory, optional
         Where checkpoints are kept; an interrupted run resumes from those found there. They remain until the caller
         clears them, once the result is safe.
     whiten : bool
@@ -152,8 +152,8 @@ def fit(
     if isinstance(rows, LocalData):
         held = rows
     else:
-        held = read_rows(rows, network, settings, weights=weights, tell=tell, engine=engine)
-    keeper = None if keeping is None else keeping.open(network, held, settings)
+        held = read_rows(rows, network, settings, weights=weights, on_rows=on_rows, engine=engine)
+    keeper = None if checkpointing is None else checkpointing.open(network, held, settings)
     found = decompose(
         held,
         network,
@@ -176,7 +176,7 @@ def read_rows(
     settings: Settings,
     *,
     weights: Sequence[Array] | None = None,
-    tell: Callable[[int], None] | None = None,
+    on_rows: Callable[[int], None] | None = None,
     engine: Engine | None = None,
 ) -> LocalData:
     """Read the local agents' rows once, after checking that all agents have the same columns."""
@@ -189,8 +189,8 @@ def read_rows(
     engine = engine or Engine()
     sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
-    with engine.together():
-        held = read(sources, weights, form=settings.form, tell=tell)
+    with engine.raise_on_all_ranks():
+        held = read(sources, weights, form=settings.form, on_rows=on_rows)
     return replace(held, single=engine.all_single(sources))
 
 
@@ -216,11 +216,11 @@ def decompose(
     settings : Settings
         What to compute, and how.
     start : array of shape (k', d), optional
-        Orthonormal rows to start from, the same at every agent; missing ones are added, surplus ones dropped.
+        Orthonormal rows to start from, the same at every agent; random ones are added if they are too few.
     observers : sequence of Observer
         Notified of every iteration.
     keepers : sequence of Observer
-        Notified of the final run only, from whose states a run can resume, not of preliminary searches.
+        Notified of the final run only, whose states a run can resume from, not of preliminary searches.
     resume : Resumption, optional
         Where an earlier run was interrupted.
     weighted : bool
@@ -257,7 +257,7 @@ def decompose(
 
 
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
-    """Build the model; ``single`` stores float32 if variances and units fit into it."""
+    """Build the model; its arrays are float32 if ``single`` is true and that type can represent variances and units."""
     limits = np.finfo(np.float32)
     sizes = packed(found.variances, () if found.units is None else found.units)
     smallest = min(float(limits.eps) * found.total_variance, float(sizes.min(initial=np.inf, where=sizes > 0.0)))
@@ -296,7 +296,7 @@ def _total_variance(squares: Array, units: Array | None, weight: float) -> float
     if total < UNDERFLOW:
         raise PooledDataError(
             f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
-            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a power of ten",
+            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a large power of ten",
             value=total,
         )
     return total
@@ -305,21 +305,22 @@ def _total_variance(squares: Array, units: Array | None, weight: float) -> float
 def _check_enough(totals: Totals, settings: Settings) -> None:
     if totals.n_rows < 2:
         raise PooledDataError(
-            "all agents together have one row; a variance needs at least two"
+            "all agents together have one row, but a variance needs at least two; add rows"
             if totals.n_rows
-            else "the weights of all rows are zero; at least two rows need a positive weight",
+            else "the weights of all rows are zero; give at least two rows a positive weight",
             value=totals.n_rows,
         )
     if totals.constant.all() and (settings.center or not totals.mean.any()):
         raise PooledDataError(
-            f"all {totals.n_rows} rows are equal, or differ too little to square, so their variance is zero"
+            f"all {totals.n_rows} rows are equal, or differ too little to square, so their variance is zero; check the "
+            "data"
             if settings.center
-            else f"all {totals.n_rows} rows are zero"
+            else f"all {totals.n_rows} rows are zero; check the data"
         )
     if not totals.weight > 1.0:
         raise PooledDataError(
-            f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so the sum must exceed 1; "
-            "multiply all weights by the number of rows, or forget less",
+            f"the weights sum to {totals.weight:g}, but a weight counts how often a row occurs, so the sum must exceed "
+            "1; multiply all weights by the number of rows, or use a forgetting factor closer to 1",
             parameter="weights",
             value=totals.weight,
         )
@@ -327,8 +328,8 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
     most = min(totals.n_counted, totals.shift.size)
     if k is not None and not isinstance(k, float) and k > most:
         raise PooledDataError(
-            f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
-            f"at most {most} components exist",
+            f"n_components = {k}, but {totals.n_counted} rows and {totals.shift.size} columns have at most {most} "
+            "components; ask for fewer",
             parameter="n_components",
             value=k,
         )
@@ -337,8 +338,8 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
 def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate | None, *, weighted: bool) -> None:
     """Raise NetworkError if the agreed totals contradict the certificate by more than rounding can explain.
 
-    Only an agent that contradicts its earlier messages can cause that. The components account for part of the trace,
-    and the certificate bounds the rest.
+    Only an agent that contradicts its earlier messages can cause that. The variances of the components account for part
+    of the total variance, and the certificate bounds the rest.
     """
     if proof is None or not proof.averaging_ok:
         return
@@ -355,21 +356,21 @@ def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate |
     most = seen + (d - proof.k) * max(proof.bound, 0.0) if proof.k < d else seen
     if seen - off > total or total > most + off:
         raise NetworkError(
-            f"agents reported {total:.6g} as the variance of all columns together, but the components have {seen:.6g}, "
-            f"and the total cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
+            f"agents reported {total:.6g} as the variance of all columns together, but the components explain "
+            f"{seen:.6g} of it, and the total cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
         )
 
 
 def _units(totals: Totals, source: Source) -> Array:
-    """Return standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column is an error."""
+    """Return the standard deviations of the columns (ddof 0, as in StandardScaler); raise for a constant column."""
     units, mean = np.sqrt(totals.squares / totals.weight), np.abs(totals.mean)
     # squares below UNDERFLOW lose digits; larger values, if they differ at all, differ by more
     differ = (np.square(units) < UNDERFLOW) & (mean < _SMALLEST_SAFE_MEAN) & ((mean > 0.0) | (units > 0.0))
     if differ.any():
         raise PooledDataError(
             f"{_columns(differ, source)}: too small to square (standard deviation below "
-            f"{math.sqrt(UNDERFLOW):.0e}), so the column cannot be scaled; multiply it by a power of ten, leave it "
-            "out, or use scale=False",
+            f"{math.sqrt(UNDERFLOW):.0e}), so the column cannot be scaled; multiply it by a large power of ten, leave "
+            "it out, or use scale=False",
             parameter="scale",
             column=_first_column(differ, source),
         )

@@ -1,4 +1,4 @@
-"""Find and certify the leading eigenpairs of a positive semi-definite mean."""
+"""Find and certify the leading eigenpairs of a positive semidefinite mean."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.algorithms import Algorithm, BlockKrylov, State
-from deepca.consensus.consistency import agree_on_call
+from deepca.consensus.consistency import check_same_call
 from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, check_settings
 from deepca.errors import GapError, NetworkError, ParameterError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
-from deepca.operators.linalg import first_columns
+from deepca.operators.linalg import starting_block
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["Answer", "Leading", "Top", "checked_k", "common_settings", "leading", "search"]
+__all__ = ["Answer", "Leading", "SearchResult", "checked_k", "common_settings", "leading", "search"]
 
 
 class Answer:
-    """Base class of eigenpairs and singular triplets; ``status`` tells whether they answer the question."""
+    """Base class of eigenpairs and singular triplets; ``status`` says whether they can be used."""
 
     status: Status
 
@@ -43,7 +43,7 @@ class Answer:
         Raises
         ------
         GapError
-            The spectrum has no gap behind k, so the subspace asked for is not unique.
+            If the spectrum has no gap after k, so the requested subspace is not unique.
         """
         if self.status.code == StatusCode.NOT_UNIQUE:
             raise GapError(self.status.advice, parameter="k", value=self.status.numbers.get("k"))
@@ -70,7 +70,7 @@ def common_settings(network: Network, call: str, k: int, options: SearchOptions,
     if unknown:
         raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
     settings = Settings(_checked_count(k), **options)
-    agree_on_call(network, call, settings=settings, **asked)
+    check_same_call(network, call, settings=settings, **asked)
     return settings
 
 
@@ -87,7 +87,7 @@ class Leading:
     directions : array of shape (s, d)
         Rows that span the whole search space, from which another search can start.
     result : Result
-        Outcome of the run.
+        Result of the run.
     certificate : Certificate
         Error bounds on the vectors.
     """
@@ -109,11 +109,12 @@ def leading(
 ) -> Leading:
     """Find the ``settings.n_components`` largest eigenvalues and their eigenvectors, with a certificate.
 
-    ``start`` are orthonormal rows ``(k', d)``, the same at every agent; missing ones are added, surplus ones dropped.
+    ``start`` are orthonormal rows ``(k', d)``, the same at every agent. If they are too few, random ones are added; if
+    too many, the last are dropped.
     """
     top = search(A, network, settings, checked_k(settings, A.d), start, observers=observers)
     if top.result.certificate is None:
-        raise NetworkError("no certificate could be made: the network changed in the last iteration; run again")
+        raise NetworkError("the network changed in the last iteration, so nothing could be certified; run again")
     proof = top.result.certificate
     directions = top.directions
     seen = top.X.T if directions is None else directions
@@ -121,8 +122,8 @@ def leading(
 
 
 @dataclass(frozen=True)
-class Top:
-    """Outcome of a search; ``X`` are the components ``(d, k)`` of the first local agent."""
+class SearchResult:
+    """Result of a search; ``X`` are the components ``(d, k)`` of the first local agent."""
 
     X: Array
     result: Result[Any]
@@ -130,7 +131,7 @@ class Top:
 
     @property
     def directions(self) -> Array | None:
-        """Rows that span the search space, ``(s, d)``; None if that is the span of X."""
+        """Rows that span the search space, ``(s, d)``; None if X spans it."""
         return self.algorithm.directions(self.result.state) if isinstance(self.algorithm, BlockKrylov) else None
 
 
@@ -145,8 +146,8 @@ def search(
     disturbed: bool = False,
     coarse: int | None = None,
     observers: Sequence[Observer] = (),
-) -> Top:
-    """Search the k leading eigenvectors of ``mean A_j`` with the algorithm of the settings.
+) -> SearchResult:
+    """Search for the k leading eigenvectors of ``mean A_j`` with the algorithm of the settings.
 
     Parameters
     ----------
@@ -163,13 +164,13 @@ def search(
     state : State, optional
         State from which to resume.
     disturbed : bool
-        Whether ``start`` comes from a run that the network interrupted, so that tracking must restart there.
+        Whether ``start`` comes from a run that the network interrupted, so that tracking must restart from it.
     coarse : int, optional
-        Run at most this many iterations, to a tolerance of 1 %, without a certificate.
+        Limit of a coarse search: at most this many iterations, a tolerance of 1 %, and no certificate.
     observers : sequence of Observer
         Notified of every iteration.
     """
-    W0 = first_columns(A.d, k, start, settings.seed)
+    W0 = starting_block(A.d, k, start, settings.seed)
     algorithm = algorithm_of(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
     if disturbed:
         network.begin(network.epoch, 0, "restart")
@@ -184,13 +185,13 @@ def search(
         certify=coarse is None,
     )
     X = np.ascontiguousarray(result.components.reshape(-1, A.d, k)[0])
-    return Top(X, result, algorithm)
+    return SearchResult(X, result, algorithm)
 
 
 def _checked_count(k: Any) -> int:
     """Return k as a plain int; neither a share of variance nor None is accepted here."""
     number = k.item() if isinstance(k, np.generic) else k
-    check("n_components", number, Whole(1))
+    check("n_components", number, Integer(1))
     return int(number)
 
 
@@ -199,5 +200,5 @@ def checked_k(settings: Settings, d: int) -> int:
     k = _checked_count(settings.n_components)
     check_settings(settings)
     if k > d:
-        raise ParameterError("n_components", k, f"at most d = {d} exist; ask for fewer")
+        raise ParameterError("n_components", k, f"no more than {d} exist; ask for fewer")
     return k

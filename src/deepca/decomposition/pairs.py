@@ -13,9 +13,9 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_averaged_then
-from deepca.decomposition.spectral_bounds import check_ends, ends_of, largest_of_all
+from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_close, everywhere, packed
+from deepca.network.broadcasts import check_close, for_local_agents, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.solver.certificate.certification import FAILURE, digest_of
@@ -25,7 +25,7 @@ from deepca.solver.ritz_axes import principal_axes
 __all__ = ["Pairs", "Which", "order_of", "ritz_pairs", "tightened"]
 
 Which = Literal["LA", "SA", "LM"]
-_CLUSTER_WIDTH = 10.0  # residuals: two eigenvalues closer than this form a cluster, whose vectors are not individual
+_CLUSTER_WIDTH = 10.0  # in residuals: eigenvalues closer than this form a cluster, whose single vectors are undefined
 _MAX_PRODUCTS = 60  # after which probing stops, even if the bounds are still loose
 
 
@@ -44,13 +44,13 @@ class Pairs:
     spread : float
         ``‖AX − Xθ‖₂``, rounding included.
     noise : float
-        The rounding included in both.
+        Rounding included in ``residuals`` and in ``spread``.
     low, high : float
         Interval that contains the other d − k eigenvalues, except with probability ``failure``.
     failure : float
         Probability with which these bounds may fail.
     seen : float
-        Largest modulus found among the others; nan before any probing.
+        Largest modulus seen among the other eigenvalues; nan before any probing.
     """
 
     vectors: Array
@@ -75,7 +75,7 @@ class Pairs:
 
     @property
     def gap(self) -> float:
-        """Lower bound on the distance of the chosen eigenvalues from all others."""
+        """Lower bound on the distance between the eigenvalues found and all others."""
         if self.values.size == self.vectors.shape[0]:
             return math.inf
         return float(self._from_others().min()) - self.spread
@@ -130,9 +130,9 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
     """
     X, theta, _ = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")
-    own = A @ everywhere(X, network)
+    own = A @ for_local_agents(X, network)
     off = A.rounding()
-    largest, *formed = largest_of_all(network, own, off)
+    largest, *formed = agreed_largest(network, own, off)
 
     def lengths(mean: Array) -> Array:
         R = mean.reshape(X.shape) - X * theta
@@ -141,12 +141,12 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
     found, shared = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
     if not network.leads:
         check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
-    noise = found.off_by(largest) + off.bound(float(np.abs(theta).max()), *formed)
+    noise = found.error_bound(largest) + off.bound(float(np.abs(theta).max()), *formed)
     return Pairs(X, theta, shared[1:] + noise, float(shared[0]) + noise, noise, low, high, failure)
 
 
 def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
-    """Yield the same pairs with ever tighter bounds on the others, from random columns orthogonal to the vectors.
+    """Yield the same pairs with ever tighter bounds on the other eigenvalues, from probes orthogonal to the vectors.
 
     With ``A = [[M, Rᵀ], [R, B]]`` in a basis that begins with X, every eigenvalue of A is within ‖R‖ of one of M or of
     B (Weyl). Block Lanczos bounds both ends of the spectrum of B at once.
@@ -163,7 +163,7 @@ def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
         seed=seed,
         accuracy=accuracy,
         rounding=pairs.noise,
-        tell=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
+        derive=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
         size=lambda _: 3,
     )
     for outside, shared in probes:

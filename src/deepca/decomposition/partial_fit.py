@@ -1,7 +1,7 @@
-"""Incremental fits: between calls an agent keeps the count, mean and scatter of its rows, but no row.
+"""Fit incrementally: between calls, an agent keeps the count, mean and scatter of its rows, but not the rows.
 
-Before new rows are added, the weights of all earlier ones are multiplied by ``forgetting``. After T calls a row of call
-t has the weight ``forgetting^(T−t)``, as if all rows had been given at once with these weights.
+Before new rows are added, the weights of all earlier ones are multiplied by ``forgetting``. After T calls, a row of
+call t has the weight ``forgetting^(T−t)``, as if all rows had been given at once with these weights.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from deepca._util.units import size
 from deepca._util.validation import Real, check
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.local_data import LocalData, read
-from deepca.data.moments import Moments, no_rows
+from deepca.data.moments import Moments, empty_moments
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 
-__all__ = ["Stream", "check_forgetting", "dealt", "kept_of", "read_more"]
+__all__ = ["Stream", "check_forgetting", "partition_rows", "read_more", "stream_of"]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Summary of the rows seen so far.
+    """Summary of the rows of all calls so far, to which new rows can be added.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class Stream:
         return LocalData(sources, None, "covariance", self.moments, self.single)
 
 
-def kept_of(held: LocalData, names: Sequence[str]) -> Stream | None:
-    """Return the summary to which later rows can be added; None if only rows, not covariances, were kept."""
+def stream_of(held: LocalData, names: Sequence[str]) -> Stream | None:
+    """Return the summary to which later rows can be added; None if rows were kept instead of covariances."""
     if held.form != "covariance":
         return None
     return Stream(tuple(names), held.moments, held.sources[0].columns, held.single)
@@ -75,8 +75,8 @@ def check_forgetting(forgetting: Any) -> float:
     return float(forgetting)
 
 
-def dealt(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list[npt.NDArray[np.int64]]:
-    """Return the indices of each agent's rows: those with its label, or a block of equal size; possibly none."""
+def partition_rows(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list[npt.NDArray[np.int64]]:
+    """Partition n rows over agents, by label or into equal blocks; return the indices of each agent's rows."""
     if labels is None:
         return [np.arange(a, b) for a, b in pairwise(n * j // len(names) for j in range(len(names) + 1))]
     place = {name: j for j, name in enumerate(names)}
@@ -86,8 +86,8 @@ def dealt(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list
         row = int(np.flatnonzero(labels == unknown[0])[0])
         raise DataError(
             f"agents: row {row} belongs to {str(unknown[0])!r}, but the agents of earlier calls are "
-            f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}; every agent must take part from the first call "
-            "on: use partial_fit_agents, with None for agents without rows",
+            f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}; all agents must take part from the first call "
+            "on: use partial_fit_agents, and pass None for agents without rows",
             parameter="agents",
             row=row,
             value=str(unknown[0]),
@@ -106,21 +106,21 @@ def read_more(
 ) -> Stream:
     """Return the summary after adding new rows of the local agents; agents without new rows pass None."""
     given = [j for j, source in enumerate(sources) if source is not None]
-    if not sum(engine.counted(len(given))):
+    if not sum(engine.gather_counts(len(given))):
         raise DataError("no agent has any rows in this call; skip it", value=0)
-    with engine.together():
+    with engine.raise_on_all_ranks():
         ours = common_columns([source for source in sources if source is not None]) if given else ()
     header = engine.header(ours) if before is None else Header("the earlier data", before.d, before.columns)
-    with engine.together():
+    with engine.raise_on_all_ranks():
         _check_room(header.d, len(sources))
         ours = tuple(in_order_of(header, source) for source in ours)
         shares = None if weights is None else [w for w in (weights[j] for j in given) if w is not None]
         found = read(ours, shares, form="covariance").moments if given else ()
-    own = list(before.moments) if before is not None else [no_rows(header.d) for _ in sources]
+    own = list(before.moments) if before is not None else [empty_moments(header.d) for _ in sources]
     for j, new in zip(given, found, strict=True):
-        own[j] = own[j].faded(forgetting).joined(new)
+        own[j] = own[j].scaled(forgetting).joined(new)
     for j in set(range(len(own))) - set(given):
-        own[j] = own[j].faded(forgetting)
+        own[j] = own[j].scaled(forgetting)
     single = engine.all_single(ours)
     return Stream(tuple(names), tuple(own), header.columns, single and (before is None or before.single))
 

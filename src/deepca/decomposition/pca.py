@@ -11,16 +11,16 @@ from deepca._util.typing import Array
 from deepca.algorithms import State
 from deepca.decomposition.leading import search
 from deepca.decomposition.settings import Settings, components_needed
-from deepca.engines.keeping import Resumption
+from deepca.engines.checkpointing import Resumption
 from deepca.errors import InvalidInput, PooledDataError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.solver.certificate.certification import digest_of
-from deepca.solver.deflation import sharpened
+from deepca.solver.deflation import recover_small_components
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result
-from deepca.solver.ritz_axes import filled_up, principal_axes
-from deepca.solver.verdict import with_few_rows
+from deepca.solver.ritz_axes import complete_null_columns, principal_axes
+from deepca.solver.verdict import cap_rank
 
 __all__ = ["PcaRun"]
 
@@ -40,7 +40,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class PcaRun:
-    """A search for principal components.
+    """Search for principal components, from agreed statistics to certified axes.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class PcaRun:
     keepers: tuple[Observer, ...] = ()
 
     def find(self, start: Array | None, resume: Resumption | None = None) -> _Found:
-        """Find the components that the settings ask for, from a start or where an earlier run was interrupted."""
+        """Find the requested components, from a start or from where an earlier run was interrupted."""
         wanted = self.settings.n_components
         if resume is not None:
             return self.resume(resume)
@@ -83,7 +83,7 @@ class PcaRun:
         wanted = self.settings.n_components
         if at.state is not None:
             k = at.state.W.shape[-1]
-        elif at.directions is not None:  # of another agent, perhaps of other rows: a start, and nothing else
+        elif at.directions is not None:  # from one agent, perhaps computed from other rows: only a start
             k = min(len(at.directions), self.most) if isinstance(wanted, float) else wanted or self.most
         else:
             raise InvalidInput("nothing to resume from; give a state, or directions", parameter="resume")
@@ -103,7 +103,7 @@ class PcaRun:
         state: State | None = None,
         disturbed: bool = False,
     ) -> _Found:
-        """Find the k leading components; a coarse search is only accurate enough to judge the variance explained.
+        """Find the k leading components; a coarse search is only accurate enough to estimate the explained variance.
 
         ``state`` resumes a run; ``disturbed`` says that ``start`` comes from a run that the network interrupted.
         """
@@ -128,11 +128,13 @@ class PcaRun:
         proof = result.certificate
         if proof is not None:  # X is already the same at all agents, and rotated to the principal axes
             tol = self.settings.tol
-            X, result = sharpened(self.A, self.network, X, result, self._search, tol=tol, trace=self.total)
-            result = with_few_rows(result, self.rank_limit)
+            X, result = recover_small_components(
+                self.A, self.network, X, result, self._search, tol=tol, trace=self.total
+            )
+            result = cap_rank(result, self.rank_limit)
             proof = result.certificate or proof
             variances = np.array(proof.eigenvalues)
-            X = filled_up(X, proof, self.network)
+            X = complete_null_columns(X, proof, self.network)
             spread = np.array(np.broadcast_to(X, result.components.shape))
             result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
         else:
@@ -146,10 +148,10 @@ class PcaRun:
         return search(A, self.network, asked, k).result
 
     def find_share(self, wanted: float, start: Array | None) -> _Found:
-        """Find the fewest components that explain more than ``wanted`` of the total variance.
+        """Find the fewest components that explain more than a share ``wanted`` of the total variance.
 
-        Coarse searches for ever more components find an upper bound on their number, since they never overestimate
-        variances. The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
+        Coarse searches with increasing k find an upper bound on their number, since they never overestimate variances.
+        The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
         """
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:

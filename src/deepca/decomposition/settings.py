@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca._util.validation import NOTHING, Constraint, Nothing, OneOf, Real, Whole, check
+from deepca._util.validation import NONE, Constraint, Integer, NoneAs, OneOf, Real, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.errors import ParameterError
@@ -28,14 +28,12 @@ __all__ = [
     "algorithm_of",
     "check_settings",
     "components_needed",
-    "lists_options",
+    "with_search_options",
 ]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
-
-
 """Names of the algorithms; see :func:`algorithm_of`."""
-_EXACT = ("krylov", "covariance")  # these average exactly, over a spanning tree
+_EXACT = ("krylov", "covariance")  # algorithms that average exactly, over a spanning tree
 
 
 class _Share(Real):
@@ -66,7 +64,7 @@ class Settings:
     rounds : int or "auto"
         Gossip rounds K per iteration, for algorithms that average by gossip.
     tol : float
-        Largest acceptable tangent of the angle at any agent.
+        Largest acceptable tangent of the angle to the exact components, at any agent.
     max_iter : int
         Largest number of iterations.
     seed : int or None
@@ -91,7 +89,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Replace numpy scalars by plain numbers."""
         for name, value in vars(self).items():
-            if isinstance(value, np.generic):  # JSON and the checks of types accept plain numbers only
+            if isinstance(value, np.generic):  # JSON and type checks accept plain numbers only
                 object.__setattr__(self, name, value.item())
 
 
@@ -108,8 +106,8 @@ class SearchOptions(TypedDict, total=False):
 _Search = TypeVar("_Search", bound=Callable[..., Any])
 
 
-def lists_options(search: _Search) -> _Search:
-    """Decorate a search so that its signature shows the keywords of SearchOptions with their defaults."""
+def with_search_options(search: _Search) -> _Search:
+    """Decorate a function so that its signature shows the keywords of SearchOptions with their defaults."""
     signature, defaults = inspect.signature(search), Settings()
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [
@@ -123,9 +121,10 @@ def lists_options(search: _Search) -> _Search:
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {
-    "n_components": (Whole(1), _Share(), Nothing("for all")),
-    "rounds": (Whole(1), OneOf("auto")),
-    "seed": (Whole(0), NOTHING),
+    "n_components": (Integer(1), _Share(), NoneAs("for all")),
+    "rounds": (Integer(1), OneOf("auto")),
+    "max_iter": (Integer(1),),
+    "seed": (Integer(0), NONE),
     "algorithm": (OneOf(*ALGORITHMS),),
     "messages": (OneOf(*get_args(Messages)),),
 }
@@ -188,7 +187,7 @@ def algorithm_of(
         return BlockKrylov(A, W0, network)
     if name == "covariance":
         return CovarianceAveraging(A, W0, network)
-    if not network.topology.stays:
+    if not network.topology.static_undirected:
         mix: Mixer = Gossip(rounds, messages)
     elif name == "accelerated":
         mix = PositiveChebyshev(rounds, messages)
@@ -200,5 +199,5 @@ def algorithm_of(
 
 
 def components_needed(variances: Array, wanted: float, total: float) -> int:
-    """Return how many components explain more than ``wanted`` of ``total``; one more than given if all do not."""
+    """Return how many components explain more than a share ``wanted`` of ``total``; one more than given if too few."""
     return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

@@ -1,7 +1,7 @@
 """Follow a moving subspace: DeEPCA takes a few iterations whenever the ``A_j`` change.
 
-The results are estimates: after a few iterations they lag behind, and they are not certified. For the exact answer
-after every change see :meth:`deepca.DecentralizedPCA.partial_fit`; docs/streaming.md compares the two.
+The results are estimates: they lag behind the newest A_j, and they are not certified. For exact results after every
+change, see :meth:`deepca.DecentralizedPCA.partial_fit`; docs/streaming.md compares the two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.algorithms.base import TrackedState
 from deepca.algorithms.deepca import DeEPCA
 from deepca.decomposition.partial_fit import check_forgetting
@@ -27,30 +27,30 @@ __all__ = ["faded", "follow"]
 def follow(
     algorithm: DeEPCA, operators: Iterable[OperatorLike], *, steps: int = 1, start: TrackedState | None = None
 ) -> Iterator[Result[TrackedState]]:
-    """Take ``steps`` iterations with each of the operators, each time from where the previous ones ended.
+    """Take ``steps`` iterations with each operator in turn, continuing from the state that the previous one reached.
 
     Parameters
     ----------
     algorithm : DeEPCA
-        Network, mixer and start; of its own ``A_j`` only d is used.
+        Provides network, mixer and start; of its own ``A_j``, only d is used.
     operators : iterable of OperatorLike
-        The ``A_j`` of the local agents, one operator per batch, consumed lazily. Every agent needs the same number.
+        The ``A_j`` of the local agents, one operator per batch, consumed lazily. Every agent must give the same number.
     steps : int
-        Iterations per operator; each takes the rounds of the mixer.
+        Iterations per operator; each iteration takes the mixer's rounds.
     start : TrackedState, optional
         State of an earlier result to resume from.
 
     Returns
     -------
     iterator of Result
-        One after each operator, with ``state``, ``components`` and ``eigenvalues``, without a certificate.
-        ``agreed.disagreement`` is the distance between the two agents farthest apart, which all agents learn in as many
-        control rounds as the network's diameter.
+        One result per operator, with ``state``, ``components`` and ``eigenvalues``, but without a certificate.
+        ``agreed.disagreement`` is the distance between the two agents farthest apart; to agree on it takes as many
+        control rounds as the diameter of the network.
 
     Raises
     ------
     ParameterError
-        ``algorithm`` is not a DeEPCA, or ``steps`` is not a positive integer.
+        If ``algorithm`` is not a DeEPCA, or ``steps`` is not a positive integer.
 
     Notes
     -----
@@ -69,7 +69,7 @@ def follow(
     """
     if not isinstance(algorithm, DeEPCA):
         raise ParameterError("algorithm", algorithm, "give a deepca.DeEPCA, which can track changing A_j")
-    check("steps", steps, Whole(1), meaning="iterations per batch")
+    check("steps", steps, Integer(1), meaning="iterations per batch")
     return _iterate_batches(algorithm, operators, steps, start)
 
 
@@ -88,8 +88,8 @@ def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covarianc
     Parameters
     ----------
     batches : iterable
-        In each batch, one ``(n_j, d)`` array or sparse matrix per local agent, or a single one for a single agent. Rows
-        are not centred; a row of zeros has no effect.
+        In each batch, one ``(n_j, d)`` array or sparse matrix per local agent, or just the matrix for a single agent.
+        Rows are not centred; a row of zeros has no effect.
     forgetting : float
         Factor in (0, 1] by which every batch multiplies the weight of earlier rows; 1 forgets nothing.
 
@@ -101,9 +101,9 @@ def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covarianc
     Raises
     ------
     ParameterError
-        ``forgetting`` is not in (0, 1].
+        If ``forgetting`` is not in (0, 1].
     DataError
-        A batch has another number of agents or columns than those before.
+        If A batch has a different number of agents or columns from those before.
 
     Examples
     --------
@@ -118,13 +118,13 @@ def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covarianc
 def _accumulate(batches: Iterable[Any], forgetting: float) -> Iterator[Covariances]:
     total: Array | None = None
     for rows in batches:
-        alone = getattr(rows, "ndim", 0) == 2
-        made = from_rows([rows] if alone else rows, form="covariance")
-        new = made.agent(0).dense() if alone else made.dense()
+        one_agent = getattr(rows, "ndim", 0) == 2
+        made = from_rows([rows] if one_agent else rows, form="covariance")
+        new = made.agent(0).dense() if one_agent else made.dense()
         if total is not None and total.shape != new.shape:
             raise DataError(
-                f"a batch has A_j of shape {new.shape}, earlier ones had {total.shape}; give the same agents and "
-                "columns in every batch",
+                f"a batch has A_j of shape {new.shape}, but earlier ones had {total.shape}; give rows of the same "
+                "agents, with the same columns, in every batch",
                 parameter="batches",
                 value=new.shape,
             )

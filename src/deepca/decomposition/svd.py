@@ -1,10 +1,11 @@
 """Singular triplets of a matrix that is partitioned over agents by rows or by columns, and never pooled.
 
-By rows: agent j holds ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are eigenvectors of a sum of
-local matrices. All agents learn them; each agent computes the left vectors ``u_i = X_j v_i / σ_i`` of its own rows
-locally, and keeps them. By columns: the same for the transposed matrix. Agent j holds some features of all n samples,
-messages are n × k, and every agent learns the *left* vectors, one row per sample; the right ones of its own features
-stay local.
+By rows, agent j has ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are eigenvectors of a sum of
+local matrices. All agents learn them. The left vectors ``u_i = X_j v_i / σ_i`` of its rows are computed by each agent
+for itself, and stay there.
+
+By columns, the same is done for the transposed matrix. Agent j has some features of all n samples, messages have n × k
+numbers, and every agent learns the *left* vectors, one row per sample; the right vectors of its features stay local.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from deepca.consensus.averaging import common_average, common_average_then
 from deepca.data.sources import Source, dense
 from deepca.data.statistics import agreed_totals
 from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
-from deepca.decomposition.settings import SearchOptions, Settings, lists_options
+from deepca.decomposition.settings import SearchOptions, Settings, with_search_options
 from deepca.decomposition.svd_data import LocalBlocks, Partition, check_decomposable, read_blocks
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_close, packed, unpacked
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
+from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
-from deepca.solver.deflation import graded_axes, sharpened
+from deepca.solver.deflation import graded_axes, recover_small_components
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status, StatusCode
-from deepca.solver.ritz_axes import filled_up
+from deepca.solver.ritz_axes import complete_null_columns
 
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
 
@@ -46,22 +47,22 @@ class SingularTriplets(Answer):
     Parameters
     ----------
     partition : {"rows", "columns"}
-        How agents hold the matrix.
+        How the matrix is partitioned over agents.
     values : array of shape (k,)
         Singular values, descending.
     common : array of shape (d, k) or (n, k)
         Orthonormal vectors that every agent knows: right vectors if partitioned by rows, left ones if by columns.
     own : tuple of array
-        For each local agent, its rows of the other vectors, ``(n_j, k)`` or ``(d_j, k)``; zero if the singular value
-        is. The largest entry of each right vector is positive, as in scikit-learn.
+        For each local agent, its rows of the left vectors, ``(n_j, k)``, or of the right ones, ``(d_j, k)``; zero if
+        the singular value is. The largest entry of each right vector is positive, as in scikit-learn.
     shape : tuple of int
         Shape of the whole matrix.
     norm : float
         ``‖X‖_F``.
     error : float
-        ``‖X − X̂‖_F`` of the rank-k approximation X̂, summed over what agents measured.
+        ``‖X − X̂‖_F`` of the rank-k approximation X̂, combined from the errors that agents measured.
     own_errors : tuple of float
-        Contributions of the local agents.
+        Errors ``‖X_j − X̂_j‖_F`` of the local agents.
     best_error : float
         ``√(‖X‖_F² − Σ σ_i²)``, the smallest error of any rank-k approximation; its square is accurate to ``eps ‖X‖²``.
     explained_variance : array of shape (k,)
@@ -69,15 +70,15 @@ class SingularTriplets(Answer):
     total_variance : float
         Variance of all columns of X.
     directions : array of shape (s, d) or (s, n)
-        Rows to start another run from.
+        Rows from which another run can start.
     status : Status
         How the run ended, and what to do about it.
     certificate : Certificate
         Error bounds on the common vectors as eigenvectors of the mean of ``X_jᵀX_j``.
     iterations : int
-        Iterations of the run.
+        Number of iterations.
     traffic : Traffic
-        Messages sent by the local agents.
+        Traffic of the local agents.
     """
 
     partition: Partition
@@ -108,7 +109,7 @@ class SingularTriplets(Answer):
         Returns
         -------
         array of shape (n_j, d) or (n, d_j)
-            ``X̂_j``, computed from what that agent knows.
+            ``X̂_j``, computed only from what that agent knows.
         """
         part = (self.own[j] * self.values) @ self.common.T
         return part if self.partition == "rows" else part.T
@@ -118,7 +119,7 @@ class SingularTriplets(Answer):
         return f"SingularTriplets({self.values.size} of {self.shape[0]} × {self.shape[1]}; {self.status})"
 
 
-@lists_options
+@with_search_options
 def singular_triplets(
     Xs: Sequence[Any],
     network: Network,
@@ -140,13 +141,13 @@ def singular_triplets(
     k : int
         Number of triplets.
     partition : {"rows", "columns"}
-        How agents hold the matrix.
+        How the matrix is partitioned over agents.
     start : array of shape (s, d) or (s, n), optional
         Orthonormal rows to start from, the same at every agent, such as ``directions`` of an earlier run.
     observers : sequence of Observer
         Notified of every iteration.
     algorithm : str
-        See :func:`~deepca.decomposition.settings.algorithm_of`.
+        Name of the algorithm, see :func:`~deepca.decomposition.settings.algorithm_of`.
     rounds : int or "auto"
         Gossip rounds per iteration.
     tol : float
@@ -163,8 +164,8 @@ def singular_triplets(
 
     Notes
     -----
-    A singular value is the length of ``X v_i``, summed over agents, accurate to about ``eps σ_1``; see the module
-    :mod:`deepca.solver.deflation` for values that the rounding of ``XᵀX`` would hide.
+    A singular value is the length of ``X v_i``, combined from all agents, accurate to about ``eps σ_1``. Values that
+    the rounding of ``XᵀX`` would hide are found as :mod:`deepca.solver.deflation` describes.
 
     Examples
     --------
@@ -187,7 +188,7 @@ def _triplets(
 ) -> SingularTriplets:
     """Compute the triplets.
 
-    The square root of an eigenvalue of ``XᵀX`` would be accurate to ``eps σ_1²/σ_i`` only. Where rounding hides small
+    The square root of an eigenvalue of ``XᵀX`` would only be accurate to ``eps σ_1²/σ_i``. If rounding hides small
     values, their vectors are found from the rows, and the span is accurate to about ``eps σ_1/(σ_k − σ_{k+1})``.
     """
     before = network.traffic
@@ -196,10 +197,13 @@ def _triplets(
     sources = held.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)
     n, norm = _size(held, network)
-    check_decomposable(checked_k(settings, max(n, d)), n, d, norm, partition)
+    checked_k(settings, min(n, d))
+    check_decomposable(n if partition == "rows" else d, norm)
     A = held.rows.operator(network.batch, zero, zero, None, 1.0)
-    top = _sharpened(A, network, settings, leading(A, network, settings, start=start, observers=observers), norm)
-    common, Y = _rotated(sources, filled_up(top.vectors, top.certificate, network), network)
+    top = _recover_small_vectors(
+        A, network, settings, leading(A, network, settings, start=start, observers=observers), norm
+    )
+    common, Y = _rotated(sources, complete_null_columns(top.vectors, top.certificate, network), network)
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
     error, shared = _whole_error(own_errors, common * sigma, network, norm, partition)
@@ -229,13 +233,13 @@ def _residual_norm(norm: float, sigma: Array) -> float:
 
 
 def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
-    """Return the local agents' parts of the vectors that are not shared; zero where σ is at rounding level."""
+    """Return the local agents' parts of the vectors that are not shared; zero if σ does not exceed rounding."""
     inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * EPS * sigma[0])
     return tuple(y * inverse for y in Y)
 
 
 def _mean(own: Sequence[Sequence[float] | Array], network: Network, phase: str, part: int = 0) -> Array:
-    """Average numbers of the local agents over all agents, exactly; ``part`` numbers the exchanges of a phase."""
+    """Average numbers of the local agents over all agents, exactly; ``part`` counts the exchanges of a phase."""
     network.begin(network.epoch, part, phase)
     return common_average(network, np.array(own, dtype=np.float64).reshape(*network.batch, -1))
 
@@ -251,17 +255,17 @@ def _size(held: LocalBlocks, network: Network) -> tuple[int, float]:
 def _whole_error(
     own_errors: tuple[float, ...], scores: Array, network: Network, norm: float, partition: Partition
 ) -> tuple[float, Array]:
-    """Sum the agents' errors; return the total, and the leader's variances of the common scores."""
+    """Combine the agents' errors; return the total, and the leader's variances of the common scores."""
     network.begin(network.epoch, 0, "error")
     spread = scores.var(axis=0)  # used if partitioned by columns
     squares = np.square(own_errors).reshape(*network.batch, 1)
     mean, shared = common_average_then(network, squares, lambda _: spread, spread.size)
     if partition == "columns":
-        check_close(network, "variances", shared, spread, SEMI * norm * norm)
+        check_close(network, "variances", shared, spread, SEMIORTHOGONALITY * norm * norm)
     return math.sqrt(float(mean[0]) * network.n_agents), shared
 
 
-def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
+def _recover_small_vectors(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
     """Recompute from the rows the vectors whose eigenvalues are lost in the rounding of the largest."""
 
     def search(deflated: Operator, k: int, most: int) -> Result[Any]:
@@ -269,13 +273,13 @@ def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, 
         return leading(deflated, network, asked).result
 
     trace = norm**2 / network.n_agents
-    X, result = sharpened(A, network, top.vectors, top.result, search, tol=settings.tol, trace=trace)
+    X, result = recover_small_components(A, network, top.vectors, top.result, search, tol=settings.tol, trace=trace)
     proof = result.certificate or top.certificate
     return replace(top, vectors=X, values=np.array(proof.eigenvalues), result=result, certificate=proof)
 
 
 def _status(top: Leading, m: int, most: int) -> Status:
-    """Return the status in terms of the ``most`` singular values, not of eigenvalues of the mean of ``X_jᵀX_j``."""
+    """Return the status in terms of singular values, of which there are ``most``, not of eigenvalues of the mean."""
     status, proof = top.result.status, top.certificate
     if status.code != StatusCode.NOT_UNIQUE:
         return status
@@ -283,8 +287,8 @@ def _status(top: Leading, m: int, most: int) -> Status:
     choices = tuple(n for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most)
     return Status.of(
         StatusCode.NOT_UNIQUE,
-        "singular vectors not unique: σ_{k} = {last:.9g} and σ_{after} = {next:.9g} are equal or too close; use "
-        f"n_components = {' or '.join(map(str, choices)) or 'another number'}",
+        "singular vectors not unique: σ_{k} = {last:.9g} and σ_{after} = {next:.9g} are equal or too close; ask for "
+        f"{' or '.join(f'k = {n}' for n in choices) or 'another k'}",
         k=proof.k,
         after=proof.k + 1,
         last=inside,
@@ -319,18 +323,18 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
     _, shared = common_average_then(network, own, turning, k * k + V.size)
     turn, common = unpacked(shared, (k, k), V.shape)
     check_basis(network, "singular vectors", turn)
-    check_close(network, "singular vectors", common, V @ turn, SEMI)
+    check_close(network, "singular vectors", common, V @ turn, SEMIORTHOGONALITY)
     return common, [y @ turn for y in Y]
 
 
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
-    """Sort the triplets by descending value, and make the largest entry of each right vector positive."""
+    """Sort the triplets by descending singular value, and make the largest entry of each right vector positive."""
     k = common.shape[1]
     sigma = np.sqrt(_mean([np.square(y).sum(axis=0) for y in Y], network, "signs") * network.n_agents)
     order = np.argsort(-sigma, kind="stable")
     sigma, common, Y = sigma[order], common[:, order], [y[:, order] for y in Y]
     if partition == "rows":
-        signs = np.where((largest_positive(common) * common).sum(axis=0) < 0.0, -1.0, 1.0)
+        signs = np.where((flip_signs(common) * common).sum(axis=0) < 0.0, -1.0, 1.0)
     else:  # the agent with the largest entry decides; among equals, the first
         largest = np.stack([y[np.abs(y).argmax(axis=0), np.arange(k)] for y in Y]).reshape(*network.batch, k)
         highest = network.reduce(np.abs(largest), "max")

@@ -1,4 +1,4 @@
-"""Read and check a matrix that agents hold by rows or by columns."""
+"""Read and check a matrix that is partitioned over agents by rows or by columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepca.solver.verdict import UNDERFLOW
 __all__ = ["LocalBlocks", "Partition", "check_decomposable", "read_blocks"]
 
 Partition = Literal["rows", "columns"]
-_SAME_SAMPLES = "partitioned by columns, every agent needs the same samples, in the same order"
+_SAME_SAMPLES = "with partition = 'columns', give the same samples in the same order at every agent"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LocalBlocks:
 def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> LocalBlocks:
     """Read the local agents' blocks once, and check them against those of all other agents."""
     if partition not in get_args(Partition):
-        raise ParameterError("partition", partition, "choose 'rows' or 'columns', as the agents hold the matrix")
+        raise ParameterError("partition", partition, "choose 'rows' or 'columns', whichever the agents have")
     agents = network.local.reshape(-1)
     if len(Xs) != agents.size:
         raise DataError(
@@ -49,10 +49,10 @@ def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> Lo
         )
     given = [as_source(X, f"agent {j}") for j, X in zip(agents, Xs, strict=True)]
     for j, source in zip(agents, given, strict=True):
-        if source.once:
+        if source.single_pass:
             raise DataError(
-                f"{source.name}: its iterator can be read only once, but vectors take a second pass; give a function "
-                "that returns a new iterator, or an array",
+                f"{source.name}: its iterator can be read only once, but singular vectors need a second pass; give a "
+                "function that returns a new iterator, or an array",
                 parameter="Xs",
                 agent=int(j),
             )
@@ -99,21 +99,18 @@ def _transposed(X: Matrix) -> Matrix:
     return X.T if isinstance(X, np.ndarray) else X.T.tocsr()
 
 
-def check_decomposable(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
-    """Raise an error unless k triplets exist and squares of the entries neither underflow nor overflow."""
-    rows, columns = (n, d) if partition == "rows" else (d, n)
-    if k > min(n, d):
-        raise ParameterError(
-            "n_components", k, f"a matrix of {rows} rows and {columns} columns has at most {min(n, d)}; ask for fewer"
-        )
+def check_decomposable(rows: int, norm: float) -> None:
+    """Raise an error if squares of the entries underflow or overflow."""
     if norm == 0.0:
         raise DataError(
-            f"all {rows} rows are zero, or too small to square; give a matrix with larger entries", value=norm
+            f"all {rows} rows are zero, or too small to square; check the matrix, or multiply it by a large power of "
+            "ten",
+            value=norm,
         )
     if norm**2 < UNDERFLOW:
         raise DataError(
             f"the squares of the entries underflow: ‖X‖_F = {norm:.1e}, and products below {UNDERFLOW:.0e} lose "
-            "digits; multiply the matrix by a power of ten",
+            "digits; multiply the matrix by a large power of ten",
             value=norm,
         )
     if not np.isfinite(norm):

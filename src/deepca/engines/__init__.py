@@ -1,4 +1,4 @@
-"""Engines on which a run takes place: all agents in this process, or over the ranks of an MPI job."""
+"""Engines that execute a run: all agents in this process, or on the ranks of an MPI job."""
 
 from deepca.engines.local import ENGINES, Engine, engine_of
 

@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint, stored one after the other in their memory order, and read and written in pieces."""
+"""Read and write the arrays of a checkpoint in pieces, and preserve their memory layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 PIECE = 1 << 20  # bytes to read, write or copy at a time
-_MAX_GAP_FACTOR = 8  # arrays that gaps enlarge by more are stored without them
+_MAX_GAP_FACTOR = 8  # arrays that span more than this many times their size in memory are stored without gaps
 _DTYPES = ("f8", "f4", "f2")
 
 
@@ -32,11 +32,11 @@ class Layout:
     Parameters
     ----------
     dtype : dtype
-        Type of its numbers.
+        Type of the entries.
     shape, strides : tuple of int
-        Shape, and strides counted in numbers.
+        Shape, and strides counted in entries.
     extent : int
-        Numbers that it occupies in memory, gaps included.
+        Number of entries that the array spans in memory, including gaps.
     """
 
     dtype: np.dtype[Any]
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its numbers alone, as in the file."""
+        """Size of the entries in bytes, without gaps, as in the file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def empty(self) -> npt.NDArray[Any]:
@@ -66,13 +66,13 @@ def layout_of(array: npt.NDArray[Any]) -> dict[str, Any]:
         raise TypeError(f"cannot store an array of {array.dtype} in a checkpoint")
     steps = tuple(step // array.itemsize for step in array.strides)
     whole = all(step % array.itemsize == 0 for step in array.strides)
-    if not whole or _extent(array.shape, steps) is None:  # a view of a far larger array, or with repeated numbers
+    if not whole or _extent(array.shape, steps) is None:  # a view of a far larger array, or one that repeats entries
         steps = _without_gaps(array)
     return {"dtype": kind, "shape": array.shape, "strides": steps}
 
 
 def layout_from(entry: Mapping[str, Any]) -> Layout:
-    """Return the layout from JSON values; raise ValueError if they are not one."""
+    """Return the layout from JSON values; raise an error if they are malformed."""
     shape, strides = tuple(entry["shape"]), tuple(entry["strides"])
     if set(entry) != {"dtype", "shape", "strides"} or entry["dtype"] not in _DTYPES or len(shape) != len(strides):
         raise ValueError
@@ -80,30 +80,30 @@ def layout_from(entry: Mapping[str, Any]) -> Layout:
         raise ValueError
     if len(shape) > 8 or any(abs(step) >= 2**56 for step in strides):
         raise ValueError
-    room = _extent(shape, strides)
-    if room is None:
+    extent = _extent(shape, strides)
+    if extent is None:
         raise ValueError
-    return Layout(np.dtype(entry["dtype"]), shape, strides, room)
+    return Layout(np.dtype(entry["dtype"]), shape, strides, extent)
 
 
 def _extent(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
-    """Return the numbers from the first to the last in memory; None if entries overlap, or gaps take up too much."""
-    size, room = math.prod(shape), 1
+    """Return the number of entries that an array spans in memory; None if entries overlap, or gaps are too large."""
+    size, extent = math.prod(shape), 1
     if size == 0:
         return 0
     for step, n in sorted((abs(step), n) for step, n in zip(steps, shape, strict=True) if n > 1):
-        if step < room:
+        if step < extent:
             return None
-        room += (n - 1) * step
-    return room if room <= _MAX_GAP_FACTOR * size else None
+        extent += (n - 1) * step
+    return extent if extent <= _MAX_GAP_FACTOR * size else None
 
 
 def _without_gaps(array: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Return strides without gaps, in the same order and directions."""
-    steps, room = [0] * array.ndim, 1
+    """Return strides without gaps that keep the order and the directions of the axes."""
+    steps, extent = [0] * array.ndim, 1
     for axis in reversed(_order(array)):
-        steps[axis] = -room if array.strides[axis] < 0 else room
-        room *= array.shape[axis]
+        steps[axis] = -extent if array.strides[axis] < 0 else extent
+        extent *= array.shape[axis]
     return tuple(steps)
 
 
@@ -113,13 +113,13 @@ def _order(array: npt.NDArray[Any]) -> list[int]:
 
 
 def _in_memory_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a view whose C order is the order in memory: longest stride first, all axes forwards."""
+    """Return a view whose C order is the order in memory: axes by descending stride, all forwards."""
     forwards: tuple[Any, ...] = tuple(slice(None, None, -1 if step < 0 else 1) for step in array.strides)
     return np.asarray(array[(*forwards, ...)]).transpose(_order(array))
 
 
 def pieces_of(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """Yield the bytes of an array as they are written to the file."""
+    """Yield the bytes of an array in pieces, as they are written to the file."""
     ordered = _in_memory_order(array)
     flat: Any = ordered.reshape(-1) if ordered.flags.c_contiguous else ordered.flat
     step = PIECE // array.itemsize
@@ -128,8 +128,8 @@ def pieces_of(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
 
 
-def read_array(file: BufferedReader, layout: Layout, total: Any) -> npt.NDArray[Any]:
-    """Read the next array of the file in its original layout, and update the hash."""
+def read_array(file: BufferedReader, layout: Layout, digest: Any) -> npt.NDArray[Any]:
+    """Read the next array of the file, restore its memory layout, and update the digest."""
     array = layout.empty()
     ordered = _in_memory_order(array)
     contiguous = ordered.flags.c_contiguous
@@ -141,7 +141,7 @@ def read_array(file: BufferedReader, layout: Layout, total: Any) -> npt.NDArray[
         content = numbers.view(np.uint8).data
         if file.readinto(content) != len(content):
             raise DamagedCheckpoint("the file is truncated")
-        total.update(content)
+        digest.update(content)
         if sys.byteorder == "big":
             numbers.byteswap(inplace=True)
         if not contiguous:

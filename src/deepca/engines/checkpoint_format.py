@@ -1,21 +1,21 @@
-"""File format of checkpoints: the State of an algorithm, in a file that is either complete or not used.
+"""File format of checkpoints: the State of an algorithm, with a checksum that reveals incomplete files.
 
 A file consists of:
 
 =============  =====================================================================================================
 8 bytes        ``DEEPCAcp``
 2 × 4 bytes    version of the format, length of the header (little-endian)
-header         JSON: what the checkpoint belongs to, its State as a tree, and the layout of every array
-arrays         their numbers, little-endian, one array after the other
-32 bytes       SHA-256 of everything before
+header         JSON: digests of the run and its data, the State as a tree, and the layout of every array
+arrays         their entries, little-endian, one array after another
+32 bytes       SHA-256 of all preceding bytes
 =============  =====================================================================================================
 
-Nothing in it is code: classes are looked up in a fixed table, and their fields must be exactly those of the class.
+The file contains no code: classes are looked up in a fixed table, and their fields must be exactly those of the class.
 
-A run that resumes from a file produces the same bits as an uninterrupted one. The numbers alone do not suffice for
-that: a sum over columns or a product takes another path, with different rounding, if an array has another memory order,
-and ``XᵀY`` is another routine if X and Y are the same array. So strides are stored, and an array that appears twice is
-stored once and appears twice again.
+A run that resumes from a file produces the same bits as an uninterrupted one. Storing only values would not be enough:
+sums and products are rounded differently if an array has another memory order, and ``XᵀY`` is computed by another BLAS
+routine if X and Y are the same array. Therefore strides are stored, too, and an array that occurs twice in the State is
+stored once and shared again after loading.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from deepca.engines.checkpoint_arrays import (
 )
 from deepca.network.compression import Copies
 
-__all__ = ["CLASSES", "FIELD_CHECKS", "Checkpoint", "KeptCheckpoint"]
+__all__ = ["CLASSES", "FIELD_CHECKS", "Checkpoint", "CheckpointInfo"]
 
 _FORMAT = 1
 _MAGIC = b"DEEPCAcp"
 _START = struct.Struct("<8sII")
-DIGEST = 32  # bytes of a SHA-256
+DIGEST_BYTES = 32  # of SHA-256
 _MAX_HEADER = 1 << 20  # bytes; files with a longer header count as damaged
 # classes that a checkpoint may contain, by name
 CLASSES: dict[str, type] = {
@@ -80,15 +80,15 @@ FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class KeptCheckpoint:
-    """A checkpoint without its State.
+class CheckpointInfo:
+    """Description of a checkpoint without its State.
 
     Parameters
     ----------
     iteration : int
         Iteration of the State.
     key : bytes
-        Digest that is equal at all sites for checkpoints that belong together.
+        Digest that identifies the checkpoint; equal at all sites for checkpoints that belong together.
     members : bytes
         Digest of the sites whose rows the run uses.
     k : int
@@ -102,17 +102,17 @@ class KeptCheckpoint:
 
 
 @dataclass(frozen=True)
-class Checkpoint(KeptCheckpoint):
-    """The State of one agent, and what it belongs to; all digests have 32 bytes.
+class Checkpoint(CheckpointInfo):
+    """The State of one agent, with digests of 32 bytes that identify the run and the rows it belongs to.
 
     Parameters
     ----------
     iteration, key, members, k : int or bytes
-        As in :class:`KeptCheckpoint`.
+        As in :class:`CheckpointInfo`.
     data : bytes
         Digest of this site's rows.
     run : bytes
-        Digest of network and run.
+        Digest of the network and the run.
     state : State
         The State.
     """
@@ -123,21 +123,21 @@ class Checkpoint(KeptCheckpoint):
 
     def __post_init__(self) -> None:
         """Raise ValueError unless digests have 32 bytes and the iteration is that of the State."""
-        if any(len(digest) != DIGEST for digest in (self.key, self.members, self.data, self.run)):
-            raise ValueError(f"key, members, data and run must have {DIGEST} bytes each")
+        if any(len(digest) != DIGEST_BYTES for digest in (self.key, self.members, self.data, self.run)):
+            raise ValueError(f"key, members, data and run must have {DIGEST_BYTES} bytes each")
         if self.iteration != self.state.t:
             raise ValueError(f"iteration {self.iteration} does not match the state after {self.state.t} iterations")
 
 
 def remove_files(paths: Sequence[Path]) -> None:
-    """Remove files as far as possible."""
+    """Remove files; ignore those that cannot be removed."""
     for path in paths:
         with contextlib.suppress(OSError):  # a remaining file is found, and ignored, at the next start
             path.unlink()
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint atomically and durably, without copying its arrays; on an OSError no file is left."""
+    """Write a checkpoint atomically and durably, without copying its arrays; after an OSError no file remains."""
     arrays = _Arrays()
     about = {
         "iteration": checkpoint.iteration,
@@ -154,12 +154,12 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             start = _START.pack(_MAGIC, _FORMAT, len(header)) + header
-            total = hashlib.sha256(start)
+            digest = hashlib.sha256(start)
             file.write(start)
             for piece in chain.from_iterable(map(pieces_of, arrays.found)):
-                total.update(piece)
+                digest.update(piece)
                 file.write(piece)
-            file.write(total.digest())
+            file.write(digest.digest())
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -173,7 +173,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk."""
+    """Flush the entries of a folder to the disk."""
     if os.name != "posix":  # folders cannot be opened on other systems
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -186,24 +186,24 @@ def sync_folder(folder: Path) -> None:
 def verified_header(path: Path) -> dict[str, Any]:
     """Return the header of a file after verifying its checksum, without loading its arrays."""
     with _open(path) as (file, size):
-        header, _, total, room = _read_header(file, size)
+        header, _, digest, room = _read_header(file, size)
         while room:
             piece = file.read(min(PIECE, room))
             if not piece:
                 raise DamagedCheckpoint("the file is truncated")
-            total.update(piece)
+            digest.update(piece)
             room -= len(piece)
-        if file.read(DIGEST) != total.digest():
+        if file.read(DIGEST_BYTES) != digest.digest():
             raise DamagedCheckpoint("the checksum is wrong")
     return header
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; raise UnusableCheckpoint if that is not possible."""
+    """Read a checkpoint; raise UnusableCheckpoint if it is damaged or has another format."""
     with _open(path) as (file, size):
-        header, layouts, total, _ = _read_header(file, size)
-        arrays = [read_array(file, layout, total) for layout in layouts]
-        if file.read(DIGEST) != total.digest():
+        header, layouts, digest, _ = _read_header(file, size)
+        arrays = [read_array(file, layout, digest) for layout in layouts]
+        if file.read(DIGEST_BYTES) != digest.digest():
             raise DamagedCheckpoint("the checksum is wrong")
     about = parse_identity(header)
     try:
@@ -225,14 +225,14 @@ def _open(path: Path) -> Iterator[tuple[BufferedReader, int]]:
 
 
 def _read_header(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[Layout], Any, int]:
-    """Return header, layouts, hash so far and bytes of all arrays, checked against the length of the file."""
+    """Return header, layouts, digest so far and total size of the arrays, checked against the length of the file."""
     start = file.read(_START.size)
     if len(start) < _START.size or not start.startswith(_MAGIC):
         raise DamagedCheckpoint("the file is not a checkpoint, or its beginning is missing")
     _, version, length = _START.unpack(start)
     if version != _FORMAT:
         raise UnusableCheckpoint(f"it has format {version}, but this version of deepca reads format {_FORMAT}")
-    room = size - _START.size - length - DIGEST
+    room = size - _START.size - length - DIGEST_BYTES
     if length > _MAX_HEADER or room < 0:
         raise DamagedCheckpoint("the file is truncated")
     text = file.read(length)
@@ -243,9 +243,9 @@ def _read_header(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[
         raise DamagedCheckpoint("the header is damaged") from None
     if sum(layout.nbytes for layout in layouts) != room:
         raise DamagedCheckpoint("the length of the file does not match its arrays")
-    total = hashlib.sha256(start)
-    total.update(text)
-    return header, layouts, total, room
+    digest = hashlib.sha256(start)
+    digest.update(text)
+    return header, layouts, digest, room
 
 
 def parse_identity(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def parse_identity(header: Mapping[str, Any]) -> dict[str, Any]:
         about: dict[str, Any] = {name: bytes.fromhex(header[name]) for name in ("key", "members", "data", "run")}
         whole = {name: header[name] for name in ("iteration", "k")}
         fits = set(header) == {*about, *whole, "state", "arrays"} and all(type(n) is int for n in whole.values())
-        fits = fits and all(len(digest) == DIGEST for digest in about.values())
+        fits = fits and all(len(digest) == DIGEST_BYTES for digest in about.values())
     except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
@@ -263,14 +263,14 @@ def parse_identity(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Arrays:
-    """The distinct arrays of a State, in the order in which they are found."""
+    """The distinct arrays of a State, in the order in which they occur."""
 
     def __init__(self) -> None:
         self.found: list[npt.NDArray[Any]] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
     def index(self, array: npt.NDArray[Any]) -> int:
-        """Return the index of an array, which is added if it is new."""
+        """Return the index of an array, and add it if it is new."""
         where = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
         if where not in self._places:
             self._places[where] = len(self.found)
@@ -279,7 +279,7 @@ class _Arrays:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return a value as JSON; whatever JSON would change or does not support becomes an object with one entry."""
+    """Return a value as JSON; a value that JSON would change or does not support becomes an object with one entry."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):

@@ -1,4 +1,4 @@
-"""Checkpoints of the agents of one process: a folder of files, of which the newest few are kept."""
+"""Write the checkpoints of one process to a folder, and keep the newest of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deepca.engines.checkpoint_arrays import DamagedCheckpoint, UnusableCheckpoint
 from deepca.engines.checkpoint_format import (
-    DIGEST,
+    DIGEST_BYTES,
     Checkpoint,
-    KeptCheckpoint,
+    CheckpointInfo,
     parse_identity,
     read_checkpoint,
     remove_files,
@@ -23,21 +23,21 @@ from deepca.engines.checkpoint_format import (
 
 __all__ = ["Checkpoints"]
 
-_KEPT = 2  # files; an agent may be one checkpoint ahead of the others
+_MAX_KEPT = 2  # files; an agent may be one checkpoint ahead of the others
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
 _PART = re.compile(_NAME.pattern + r"\..*\.part")
 
 
 @dataclass(frozen=True)
 class _StoredFile:
-    """Checkpoint on the disk."""
+    """A checkpoint on the disk."""
 
     path: Path
-    kept: KeptCheckpoint
+    kept: CheckpointInfo
 
 
 class Checkpoints:
-    """The checkpoints of one agent in a folder; the last two written are kept.
+    """Checkpoints of one process in a folder, which keeps the last two.
 
     Parameters
     ----------
@@ -52,18 +52,18 @@ class Checkpoints:
 
     Notes
     -----
-    All files are read and verified here, so that a damaged one is never offered. One thread may write while another one
-    calls :meth:`kept`. Two agents must not share folder and run.
+    The constructor reads and verifies all files, so :meth:`kept` never lists a damaged one. One thread may write while
+    another one calls :meth:`kept`. Two agents must not share both folder and run.
     """
 
     def __init__(
         self, folder: Path, run: bytes, data: bytes, *, warn: Callable[[str], None], foreign: bool = True
     ) -> None:
-        if len(run) != DIGEST or len(data) != DIGEST:
-            raise ValueError(f"run and data must have {DIGEST} bytes each")
+        if len(run) != DIGEST_BYTES or len(data) != DIGEST_BYTES:
+            raise ValueError(f"run and data must have {DIGEST_BYTES} bytes each")
         self._folder, self.run, self.data, self._warn = folder, run, data, warn
         self._stored: tuple[_StoredFile, ...] = ()
-        self._waiting: tuple[Checkpoint, ...] = ()  # not written yet because of an error
+        self._waiting: tuple[Checkpoint, ...] = ()  # to be written again after an error
         self._obsolete: list[Path] = []  # own files to remove once a better one is on the disk
         self._next = 1  # number of the next file
         self._foreign = foreign
@@ -75,12 +75,12 @@ class Checkpoints:
     def write(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint; return whether it is on the disk now.
 
-        If not, the last two are kept in memory and retried later; files on the disk are not removed in the meantime.
-        The reason is reported once, and again only if it changes.
+        If not, the last two checkpoints stay in memory, later calls try to write them again, and the files on the disk
+        remain. The reason is reported once, and again only if it changes.
         """
         if (checkpoint.run, checkpoint.data) != (self.run, self.data):
             raise ValueError("the checkpoint belongs to another run or to other rows")
-        waiting = [*(other for other in self._waiting if other.key != checkpoint.key), checkpoint][-_KEPT:]
+        waiting = [*(other for other in self._waiting if other.key != checkpoint.key), checkpoint][-_MAX_KEPT:]
         self._waiting = tuple(waiting)
         try:
             for one in waiting:
@@ -95,7 +95,7 @@ class Checkpoints:
         self._trouble = ""
         return True
 
-    def kept(self) -> tuple[KeptCheckpoint, ...]:
+    def kept(self) -> tuple[CheckpointInfo, ...]:
         """Return the checkpoints that can be loaded, in the order of writing, newest last."""
         waiting = self._waiting  # read first, so that a checkpoint moving to the disk is not missed
         found = {one.kept.key: one.kept for one in self._stored}
@@ -126,8 +126,8 @@ class Checkpoints:
         self._warn(f"{self._folder} has no checkpoint {key.hex()[:8]}")
         return None
 
-    def keep_until(self, key: bytes) -> None:
-        """Discard all other checkpoints after resuming from this one; do nothing if it is missing."""
+    def keep_only(self, key: bytes) -> None:
+        """Discard all checkpoints but this one, from which the run has resumed; do nothing if it is missing."""
         if all(one.key != key for one in self.kept()):
             return
         self._waiting = tuple(one for one in self._waiting if one.key == key)
@@ -141,7 +141,7 @@ class Checkpoints:
     # ------------------------------------------------------------------------------------------------------- folder
 
     def _scan(self) -> None:
-        """Find the checkpoints that earlier processes have left."""
+        """Find the checkpoints that earlier processes left in the folder."""
         try:
             names = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
@@ -166,8 +166,8 @@ class Checkpoints:
                     self._obsolete += [before.path] if before is not None else []
                     found[one.kept.key] = one
         usable = list(found.values())
-        self._obsolete += [one.path for one in usable[:-_KEPT]]
-        self._stored = tuple(usable[-_KEPT:])
+        self._obsolete += [one.path for one in usable[:-_MAX_KEPT]]
+        self._stored = tuple(usable[-_MAX_KEPT:])
         if foreign and self._foreign:
             named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
             self._warn(
@@ -187,7 +187,7 @@ class Checkpoints:
         if (about["run"], about["data"]) != (self.run, self.data):
             foreign.append(path.name)
             return None
-        return _StoredFile(path, KeptCheckpoint(about["iteration"], about["key"], about["members"], about["k"]))
+        return _StoredFile(path, CheckpointInfo(about["iteration"], about["key"], about["members"], about["k"]))
 
     @property
     def _prefix(self) -> str:
@@ -200,10 +200,10 @@ class Checkpoints:
         self._next += 1
         write_checkpoint(path, checkpoint)
         one = _StoredFile(path, _kept_of(checkpoint))
-        self._keep([*(other for other in self._stored if other.kept.key != checkpoint.key), one][-_KEPT:])
+        self._keep([*(other for other in self._stored if other.kept.key != checkpoint.key), one][-_MAX_KEPT:])
 
     def _keep(self, wanted: list[_StoredFile]) -> None:
-        """Keep these files only, and remove the obsolete ones."""
+        """Keep only these files; remove all others of this run, and the obsolete ones."""
         gone = [one.path for one in self._stored if one not in wanted]
         self._stored = tuple(wanted)
         remove_files([*gone, *self._obsolete])
@@ -216,11 +216,11 @@ class Checkpoints:
         self._trouble = trouble
 
 
-def _kept_of(checkpoint: Checkpoint) -> KeptCheckpoint:
+def _kept_of(checkpoint: Checkpoint) -> CheckpointInfo:
     """Return a checkpoint without its State."""
-    return KeptCheckpoint(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
+    return CheckpointInfo(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
 
 
 def _reason(error: Exception) -> str:
-    """Return an error in words, without the path."""
+    """Return the reason for an error as text, without the path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,7 +1,7 @@
-"""Run in this process alone, or on all ranks of an MPI job.
+"""Execute runs in this process alone, or on all ranks of an MPI job.
 
-An engine creates the network, and shares between the processes of a run what they must know before there is one: how
-many agents each of them holds, the names of their columns, and whether one of them has failed.
+An engine creates the network of a run. Before there is a network, it shares between processes what all of them must
+know: how many agents each holds, the names of the columns, and whether a process has failed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from deepca import errors
+from deepca._util.units import plural
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
 from deepca.errors import DataError, DeepcaError, InvalidInput, ParameterError, TopologyError
@@ -29,7 +30,7 @@ ENGINES = ("simulator", "mpi")
 
 
 class Engine:
-    """Engine with all agents in this process: the simulator.
+    """Engine that has all agents in this process: the simulator.
 
     Engines with several processes are subclasses.
 
@@ -46,11 +47,11 @@ class Engine:
     ranks = 1
 
     @property
-    def speaks(self) -> bool:
+    def is_root(self) -> bool:
         """True for the process that shows progress, writes files and prints."""
         return self.rank == 0
 
-    def texts(self, own: str) -> list[str]:
+    def gather_texts(self, own: str) -> list[str]:
         """Exchange texts between all ranks; every rank must call this.
 
         Parameters
@@ -93,44 +94,47 @@ class Engine:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Guard a whole program: an error on a single rank ends all of them.
+        """Guard a whole program: if a single rank fails, all ranks end.
 
         Yields
         ------
         None
-            Control, inside the guard.
+            Nothing; the program runs inside the ``with`` block.
         """
         yield
 
     # ---------------------------------------------------------------------------------- derived from the methods above
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Run work that may fail on some ranks only, and raise its error on all of them.
+    def raise_on_all_ranks(self) -> Iterator[None]:
+        """Run a ``with`` block that may fail on some ranks only, and raise the error on all ranks.
 
-        No rank may wait for another inside. Errors are those of the first rank that failed, with its number in front.
+        Ranks must not wait for each other inside the block. The error is that of the first rank that failed, and its
+        message begins with the number of that rank.
 
         Yields
         ------
         None
-            Control, for the work.
+            Nothing; the work is done inside the ``with`` block.
         """
         failed: Exception | None = None
         try:
             yield
-        except (DeepcaError, OSError, ValueError, TypeError) as error:  # errors that users can cause
+        except (DeepcaError, OSError, ValueError, TypeError) as error:  # the errors that users can cause
             failed = error
         if self.ranks == 1:
             if failed is not None:
                 raise failed
             return
-        texts = self.texts("" if failed is None else json.dumps([type(failed).__name__, str(failed), _facts(failed)]))
+        texts = self.gather_texts(
+            "" if failed is None else json.dumps([type(failed).__name__, str(failed), _facts(failed)])
+        )
         bad = [rank for rank, text in enumerate(texts) if text]
         if bad:
             kind, text, facts = json.loads(texts[bad[0]])
             if len(bad) == self.ranks and len(set(texts)) == 1:
                 raise _rebuild_error(kind, text, facts) from failed  # the same on all ranks, so none is named
-            more = f"; {len(bad) - 1} other rank{'s' if len(bad) > 2 else ''} failed as well" if len(bad) > 1 else ""
+            more = f"; {len(bad) - 1} other rank{plural(len(bad) - 1)} failed as well" if len(bad) > 1 else ""
             raise _rebuild_error(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
 
     def shares(self, n_agents: int) -> tuple[int, ...]:
@@ -153,16 +157,16 @@ class Engine:
         """
         if n_agents < self.ranks:
             raise TopologyError(
-                f"{n_agents} agent{'s' if n_agents > 1 else ''} for {self.ranks} ranks: every rank needs at least one; "
-                f"start {n_agents} rank{'s' if n_agents > 1 else ''} or fewer (mpiexec -n {n_agents}), or distribute "
+                f"{n_agents} agent{plural(n_agents)} for {self.ranks} ranks: every rank needs at least one; "
+                f"start {n_agents} rank{plural(n_agents)} or fewer (mpiexec -n {n_agents}), or distribute "
                 "the rows over more agents",
                 parameter="n_agents",
                 value=n_agents,
             )
         return even_shares(n_agents, self.ranks)
 
-    def own(self, each: Sequence[int]) -> slice:
-        """Return the agents that this rank holds.
+    def local_part(self, each: Sequence[int]) -> slice:
+        """Return the indices of the agents on this rank.
 
         Parameters
         ----------
@@ -172,25 +176,25 @@ class Engine:
         Returns
         -------
         slice
-            Their indices among all agents.
+            Indices of the local agents among all agents.
         """
         first = sum(each[: self.rank])
         return slice(first, first + each[self.rank])
 
-    def counted(self, own: int) -> tuple[int, ...]:
-        """Return a number of every rank.
+    def gather_counts(self, own: int) -> tuple[int, ...]:
+        """Collect an integer from every rank; every rank must call this.
 
         Parameters
         ----------
         own : int
-            Number of this rank.
+            Integer of this rank.
 
         Returns
         -------
         tuple of int
-            Numbers of all ranks, in order.
+            Integers of all ranks, in order.
         """
-        return tuple(int(text) for text in self.texts(str(int(own))))
+        return tuple(int(text) for text in self.gather_texts(str(int(own))))
 
     def all_single(self, sources: Sequence[Source]) -> bool:
         """Return whether the rows of all ranks are float32.
@@ -203,11 +207,11 @@ class Engine:
         Returns
         -------
         bool
-            True if they are, on every rank.
+            The same answer on every rank.
         """
-        return min(self.counted(all(source.dtype == np.float32 for source in sources))) == 1
+        return min(self.gather_counts(all(source.dtype == np.float32 for source in sources))) == 1
 
-    def differing(self, own: str) -> int | None:
+    def first_differing_rank(self, own: str) -> int | None:
         """Return the first rank whose text differs from that of rank 0.
 
         Parameters
@@ -220,7 +224,7 @@ class Engine:
         int or None
             The rank; None if all texts are equal.
         """
-        texts = self.texts(own)
+        texts = self.gather_texts(own)
         return next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
 
     def header(self, sources: Sequence[Source]) -> Header:
@@ -236,12 +240,12 @@ class Engine:
         Header
             Name, number of columns and column names of that source.
         """
-        texts = self.texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
+        texts = self.gather_texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
         name, d, columns = json.loads(next(text for text in texts if text))
         return Header(name, d, None if columns is None else tuple(columns))
 
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
-        """Return the traffic of a run and of its certificate as reported by the model.
+        """Return the traffic of a run and of its certificate, as a model reports them.
 
         Parameters
         ----------
@@ -257,7 +261,7 @@ class Engine:
         proof : Traffic or None
             Traffic of the certificate.
         """
-        return self.summed(own), proof
+        return self.total_traffic(own), proof
 
     def common_columns(self, sources: Sequence[Source]) -> tuple[Source, ...]:
         """Return the sources with their columns in the order of the first source of rank 0.
@@ -277,16 +281,16 @@ class Engine:
         DataError
             If columns differ between agents; raised on all ranks.
         """
-        with self.together():
+        with self.raise_on_all_ranks():
             own = common_columns(sources)
         if self.ranks == 1:
             return own
         first = self.header(own if self.rank == 0 else ())
-        with self.together():
+        with self.raise_on_all_ranks():
             return tuple(in_order_of(first, source) for source in own)
 
-    def summed(self, own: Traffic) -> Traffic:
-        """Return the traffic of all ranks together: rounds are common, messages and bytes are added up.
+    def total_traffic(self, own: Traffic) -> Traffic:
+        """Return the traffic of all ranks together: rounds are common, messages and bytes are summed.
 
         Parameters
         ----------
@@ -298,13 +302,13 @@ class Engine:
         Traffic
             Traffic of all agents.
         """
-        others = [json.loads(text) for text in self.texts(json.dumps(_summable(own)))]
+        others = [json.loads(text) for text in self.gather_texts(json.dumps(_summable(own)))]
         messages, sent, control, agents = (sum(column) for column in zip(*others, strict=True))
         return Traffic(own.rounds, own.control_rounds, messages, sent, control, agents)
 
 
 def even_shares(n_agents: int, ranks: int) -> tuple[int, ...]:
-    """Return the number of agents on each rank: the same everywhere, or one more on some."""
+    """Return the number of agents on each rank; the numbers differ by at most one."""
     return tuple(n_agents * (i + 1) // ranks - n_agents * i // ranks for i in range(ranks))
 
 
@@ -348,7 +352,7 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
         return MpiEngine(allreduce=allreduce, timeout=timeout)
     if allreduce:
         raise InvalidInput(
-            "allreduce is an operation of MPI; use engine = 'mpi' as well, or leave it out",
+            "allreduce = True needs MPI; use engine = 'mpi' as well, or omit it",
             parameter="allreduce",
             value=allreduce,
         )
@@ -356,7 +360,7 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
 
 
 def _facts(error: Exception) -> dict[str, str | int | float | None]:
-    """Return the attributes of an error as JSON values: numbers and texts as they are, other objects by their repr."""
+    """Return the attributes of an error as JSON values: numbers and text unchanged, other objects as their repr."""
     plain = {name: fact.item() if isinstance(fact, np.generic) else fact for name, fact in vars(error).items()}
     return {
         name: fact if isinstance(fact, (str, int, float, type(None))) else repr(fact) for name, fact in plain.items()
@@ -364,15 +368,15 @@ def _facts(error: Exception) -> dict[str, str | int | float | None]:
 
 
 def _rebuild_error(kind: str, text: str, facts: dict[str, Any]) -> Exception:
-    """Return an error of another rank with its facts, or a plain error if users cannot correct its type."""
+    """Rebuild an error of another rank with its attributes; types that users cannot correct become plain errors."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, (InvalidInput, errors.NotFiniteError, errors.MissingExtraError)):
-        error = found.__new__(found, text)  # constructors take different arguments
+        error = found.__new__(found, text)  # constructors have different parameters
         vars(error).update(facts)
         return error
     return (OSError if issubclass(getattr(builtins, kind, Exception), OSError) else DataError)(text)
 
 
 def _summable(traffic: Traffic) -> list[int]:
-    """Return the numbers of a Traffic that add up over ranks."""
+    """Return the numbers of a Traffic that are summed over ranks."""
     return [traffic.messages, traffic.bytes_sent, traffic.control_bytes, traffic.agents]

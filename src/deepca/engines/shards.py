@@ -1,4 +1,4 @@
-"""Files of a run that several processes share: find them all, and open those of one process's agents."""
+"""Find the files of a run on several ranks, and open those of the local agents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from deepca.data.sources import Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 
-__all__ = ["agree_on_files", "expanded", "open_shares"]
+__all__ = ["agree_on_files", "expand_patterns", "open_local_files"]
 
 
-def expanded(files: Sequence[Path]) -> list[Path]:
-    """Return files with patterns such as ``shards/*.npy`` replaced by their matches, sorted with numbers by value."""
+def expand_patterns(files: Sequence[Path]) -> list[Path]:
+    """Replace patterns such as ``shards/*.npy`` by the files that they match, in natural order (2 before 10)."""
     found: list[Path] = []
     for file in files:
         if file.exists() or not has_magic(str(file)):
@@ -26,12 +26,12 @@ def expanded(files: Sequence[Path]) -> list[Path]:
             continue
         matched = sorted(glob(str(file), recursive=True), key=_natural_order)  # noqa: PTH207 - patterns may be absolute
         if not matched:
-            raise DataError(f"no file matches {file}", file=str(file))
+            raise DataError(f"no file matches {file}; check the pattern", file=str(file))
         found += map(Path, matched)
     return found
 
 
-def open_shares(
+def open_local_files(
     ranks: Engine,
     files: Sequence[Path],
     shares: Sequence[int],
@@ -43,15 +43,15 @@ def open_shares(
 
     svmlight files omit zeros, so the number of columns and the first index (0 or 1) are determined over all ranks.
     """
-    own = files[ranks.own(shares)]
-    with ranks.together():
+    own = files[ranks.local_part(shares)]
+    with ranks.raise_on_all_ranks():
         sources = open_sources(own, label_column=label_column, dataset=dataset)
     if ranks.ranks > 1:
-        told = [[source.first_index, source.d] for source in sources]
-        found = common_indices([pair for text in ranks.texts(json.dumps(told)) for pair in json.loads(text)])
+        indices = [[source.first_index, source.d] for source in sources]
+        found = common_indices([pair for text in ranks.gather_texts(json.dumps(indices)) for pair in json.loads(text)])
         if found is not None:
             first, widest = found
-            with ranks.together():
+            with ranks.raise_on_all_ranks():
                 sources = open_sources(
                     own, label_column=label_column, dataset=dataset, n_features=widest, first_index=first
                 )
@@ -59,12 +59,12 @@ def open_shares(
 
 
 def agree_on_files(ranks: Engine, files: Sequence[Path]) -> None:
-    """Raise DataError if ranks find different files, since rows would be omitted or read twice."""
+    """Raise DataError if ranks find different files, which would omit rows or read them twice."""
     names = [str(file) for file in files]
-    rank = ranks.differing(hashlib.sha256(json.dumps(names).encode()).hexdigest())
+    rank = ranks.first_differing_rank(hashlib.sha256(json.dumps(names).encode()).hexdigest())
     if rank is None:
         return
-    lists = [json.loads(text) for text in ranks.texts(json.dumps(names))]
+    lists = [json.loads(text) for text in ranks.gather_texts(json.dumps(names))]
     only = sorted(set(lists[rank]).symmetric_difference(lists[0]))
     where = f"; {only[0]} exists for only one of them" if only else " in another order"
     raise DataError(
@@ -76,5 +76,5 @@ def agree_on_files(ranks: Engine, files: Sequence[Path]) -> None:
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which numbers in a name are ordered by value."""
+    """Return a sort key that compares numbers within names by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -33,7 +33,7 @@
         ├── Unfinished           the deadline passed; checkpoints remain
         ├── Refused              a peer's certificate is not accepted
         ├── PeerFault            another site misbehaved; has the site and the reporter
-        │   ├── BadArray             it sent an array that the step does not allow
+        │   ├── BadArray             it sent an array that is not valid in this step
         │   └── DisputedResult       it proposed or signed a different result
         └── FrameError           a neighbour violated the protocol
             └── WrongNetwork         it belongs to another network

@@ -1,4 +1,4 @@
-"""The root of all errors, and those that are neither the input nor the network."""
+"""Base class of all errors, and the errors that concern neither inputs nor the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeepcaError(Exception):
     report: str = ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the attributes, whatever arguments the constructor takes."""
+        """Pickle the attributes, independent of the arguments of the constructor."""
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -37,15 +37,15 @@ class NotFiniteError(DeepcaError, ArithmeticError):
         What was found, where, and what to do.
     agent : int, optional
         The agent whose numbers overflowed, if known.
-    place : int, default=-1
-        Index of the first such number in the flattened array that was about to be sent; −1 if none was.
+    index : int, default=-1
+        Index of the first NaN or infinity in the flattened array that was about to be sent; −1 without such an array.
     phase : str, optional
-        What that array was for.
+        What the array was for.
     """
 
-    def __init__(self, message: str, *, agent: int | None = None, place: int = -1, phase: str = "") -> None:
+    def __init__(self, message: str, *, agent: int | None = None, index: int = -1, phase: str = "") -> None:
         super().__init__(message)
-        self.agent, self.place, self.phase = agent, place, phase
+        self.agent, self.index, self.phase = agent, index, phase
 
 
 class InternalError(DeepcaError):

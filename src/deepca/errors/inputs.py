@@ -53,7 +53,7 @@ class InvalidInput(DeepcaError, ValueError):
     parameter : str, optional
         Name of the argument, option or key at fault.
     agent : int, optional
-        Index of the agent whose input it is.
+        Index of the agent that provided the input.
     file : str, optional
         File that contains the fault.
     line : int, optional
@@ -93,7 +93,9 @@ class ParameterError(InvalidInput):
     value : object
         The value given.
     expected : str
-        The accepted values, in words.
+        Text after the colon: the accepted values, or what to do.
+    in_python : str, optional
+        The same text for the message in Python, where more values are accepted, such as None.
     file : str, optional
         File that contains the value.
     line : int, optional
@@ -103,11 +105,22 @@ class ParameterError(InvalidInput):
     parameter: str
 
     def __init__(
-        self, parameter: str, value: object, expected: str, *, file: str | None = None, line: int | None = None
+        self,
+        parameter: str,
+        value: object,
+        expected: str,
+        *,
+        in_python: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
     ) -> None:
         where = ("" if file is None else file if line is None else f"{file}:{line}") + (": " if file else "")
         super().__init__(
-            f"{where}{parameter} = {value!r}: {expected}", parameter=parameter, value=value, file=file, line=line
+            f"{where}{parameter} = {value!r}: {in_python or expected}",
+            parameter=parameter,
+            value=value,
+            file=file,
+            line=line,
         )
         self.expected = expected
 
@@ -147,37 +160,29 @@ class DataError(InvalidInput):
         return error
 
     @classmethod
-    def at_entry(cls, name: str, row: int, column: int | str, value: object, way_out: str, *, kind: str = "") -> Self:
-        """Return the error for an entry that is not a number.
+    def at_entry(cls, name: str, found: str, advice: str, *, discreet: str, **place: Unpack[Facts]) -> Self:
+        """Return the error about one entry of a table.
 
         Parameters
         ----------
         name : str
             Name of the agent or file that contains the entry.
-        row : int
-            Row of the entry.
-        column : int or str
-            Column of the entry, by index or by name.
-        value : object
-            The entry.
-        way_out : str
-            What to do about it.
-        kind : str, optional
-            Kind of the column, shown in parentheses.
+        found, advice : str
+            What is wrong with the entry, and what to do about it.
+        discreet : str
+            What is wrong, without the entry itself.
+        **place : object
+            Attributes of :class:`InvalidInput`: the column, and the line of the file or the row.
 
         Returns
         -------
         DataError
-            The error, whose discreet message omits the value.
+            The error.
         """
-        where, kind = f"{name}: row {row}, column {column!r}", f" ({kind})" if kind else ""
-        return cls(
-            f"{where} is {value!r}{kind}; {way_out}",
-            discreet=f"{where} is not a number{kind}; {way_out}",
-            row=row,
-            column=column,
-            value=value,
-        )
+        line = place.get("line")
+        where = f"{name}: row {place.get('row')}" if line is None else f"{name}, line {line}"
+        where = f"{where}, column {place.get('column')!r}"
+        return cls(f"{where}: {found}; {advice}", discreet=f"{where}: {discreet}; {advice}", **place)
 
 
 class PooledDataError(DataError):
@@ -206,6 +211,8 @@ class TopologyError(InvalidInput):
         The edge at fault.
     suggestions : tuple of str, optional
         Names of topologies to use instead, best first.
+    spec : str, optional
+        The name at fault, with which the message begins; None for a topology that was not created by name.
     **facts : object
         Attributes of :class:`InvalidInput`.
     """
@@ -216,10 +223,11 @@ class TopologyError(InvalidInput):
         *,
         edge: tuple[object, object] | None = None,
         suggestions: tuple[str, ...] = (),
+        spec: str | None = None,
         **facts: Unpack[Facts],
     ) -> None:
         super().__init__(message, **facts)
-        self.edge, self.suggestions = edge, suggestions
+        self.edge, self.suggestions, self.spec = edge, suggestions, spec
 
 
 class DisconnectedError(TopologyError):
@@ -252,7 +260,7 @@ class MassError(TopologyError):
 
 
 class MixingError(InvalidInput):
-    """A mixer that does not work on the network at hand."""
+    """A mixer does not work on the given network."""
 
 
 class AddressInUse(InvalidInput):
@@ -290,10 +298,12 @@ class OldResult(InvalidInput):
     """
 
     def __init__(self, run: str, another: str, data: str, *, known: bool = True) -> None:
-        rows = f"with rows other than those in {data}" if known else f"and its rows cannot be compared with {data}"
+        rows = (
+            f"with rows that differ from those in {data}" if known else f"and its rows cannot be compared with {data}"
+        )
         super().__init__(
-            f"the run {run!r} finished earlier, {rows}; nothing is written. For the current rows choose another name, "
-            f"the same at all sites: run = {another!r} in network.toml, or --run {another}"
+            f"the run {run!r} finished earlier, {rows}; nothing was written. To compute with the current rows, "
+            f"give the run another name at all sites, such as {another!r} (`run` in network.toml)"
         )
         self.run, self.another, self.known = run, another, known
 
@@ -303,7 +313,7 @@ class ModelError(InvalidInput):
 
 
 class NewerModelError(ModelError):
-    """A model file written by a newer version, in a format that this one cannot read."""
+    """A model file was written by a newer version of deepca, in a format that this one cannot read."""
 
 
 class CertificateError(InvalidInput):

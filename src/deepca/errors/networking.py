@@ -1,4 +1,4 @@
-"""Errors between agents."""
+"""Errors in the communication between agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PeerTimeout(NetworkError, TimeoutError):
     awaited : tuple of int, optional
         The agents that did not answer, in ascending order.
     iteration, round_number : int, optional
-        The exchange in which they were due.
+        Iteration and round of the exchange in which their messages were due.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Contradiction(NetworkError):
     sender : int
         Index of the agent.
     what : str
-        Which numbers they are, as the object of "sent".
+        Which numbers it sent, as the object of "sent".
     found : str
         What is wrong with them.
     """
@@ -98,7 +98,7 @@ class Contradiction(NetworkError):
         sender : int
             Index of the agent.
         what : str
-            Which numbers they are, as the object of "sent".
+            Which numbers it sent, as the object of "sent".
         departure : float
             The difference found.
         allowed : float
@@ -131,7 +131,21 @@ class Regroup(NetworkError):
 
 
 class Unfinished(NetworkError, TimeoutError):
-    """A run did not finish before the deadline; it can resume from its checkpoints."""
+    """A run did not finish before the deadline; it can resume from its checkpoints.
+
+    Parameters
+    ----------
+    message : str
+        What the run waited for, and what to do.
+    awaited : tuple of str, optional
+        Names of the sites that could not be reached, or whose messages were due.
+    differing : tuple of str, optional
+        Names of the sites whose settings or columns differ from those of most sites, so that the run could not start.
+    """
+
+    def __init__(self, message: str, *, awaited: tuple[str, ...] = (), differing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.awaited, self.differing = awaited, differing
 
 
 class Refused(NetworkError):
@@ -153,16 +167,16 @@ class Refused(NetworkError):
 
 
 class PeerFault(NetworkError):
-    """Another site, or agent, misbehaved.
+    """Another site or agent misbehaved.
 
     Parameters
     ----------
     site : str
-        Its name.
+        Name of the site or agent.
     what : str
-        What it did: a predicate that follows its name.
+        What it did, as a predicate to follow the name.
     by : str, optional
-        The site that reported it; None if it was observed locally.
+        The site that reported the fault; None if it was observed locally.
     """
 
     def __init__(self, site: str, what: str, *, by: str | None = None) -> None:
@@ -175,7 +189,7 @@ class PeerFault(NetworkError):
 
 
 class BadArray(PeerFault):
-    """A neighbour sent an array that the step does not allow.
+    """A neighbour sent an array that is not valid in this step of the algorithm.
 
     Parameters
     ----------
@@ -188,9 +202,9 @@ class BadArray(PeerFault):
     iteration : int
         Iteration of the exchange.
     by : str, optional
-        The site that reported it; None if it was observed locally.
+        The site that reported the fault; None if it was observed locally.
     agent : int, default=-1
-        Index of the neighbour if it was observed locally, else −1.
+        Index of the neighbour if the fault was observed locally, else −1.
     """
 
     def __init__(
@@ -200,11 +214,11 @@ class BadArray(PeerFault):
         super().__init__(site, what, by=by)
 
     def _clause(self, site: str, what: str) -> str:
-        return f"{site} sent {what}, iteration {self.iteration}"
+        return f"in iteration {self.iteration}, {site} sent {what}"
 
 
 class DisputedResult(PeerFault):
-    """A site proposed or signed a result that differs from the one computed; nothing is written."""
+    """A site proposed or signed a result other than the computed one; nothing is written."""
 
 
 class FrameError(NetworkError):
@@ -214,14 +228,14 @@ class FrameError(NetworkError):
     ----------
     why : str
         The message.
-    whole : bool, default=False
-        Whether the frame arrived undamaged: then the sender is at fault, and sending again would not help.
+    intact : bool, default=False
+        Whether the frame arrived intact; if so, the sender is at fault and sending it again would not help.
     """
 
-    def __init__(self, why: str, *, whole: bool = False) -> None:
+    def __init__(self, why: str, *, intact: bool = False) -> None:
         super().__init__(why)
-        self.whole = whole
+        self.intact = intact
 
 
 class WrongNetwork(FrameError):
-    """A neighbour belongs to another network, or has a different list of its sites."""
+    """A neighbour belongs to another network, or has a different list of sites."""

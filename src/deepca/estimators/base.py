@@ -1,4 +1,4 @@
-"""Base classes of the estimators: agents and their network, checks of the input, warnings and progress."""
+"""Base classes of the estimators: agents and their network, input validation, warnings and progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
 from deepca.decomposition.settings import SearchOptions
@@ -23,11 +23,11 @@ from deepca.errors import DataError, InvalidInput, ParameterError, TopologyError
 from deepca.solver.observers import Observer
 from deepca.solver.result import Status
 from deepca.topology.graph import Topology
-from deepca.topology.names import from_name, named_agents
+from deepca.topology.names import agents_in_name, from_name
 
 __all__ = [
+    "DistributedEstimatorMixin",
     "Index",
-    "OverAgents",
     "RowTransformer",
     "checked_labels",
     "default_topology",
@@ -40,8 +40,8 @@ _DEFAULT_AGENTS = 10  # enough to be decentralized, few enough to be fast
 _FLOATS = [np.float64, np.float32]  # scikit-learn converts other types to the first
 
 
-class OverAgents:
-    """Mixin of estimators that distribute data over agents; its attributes are constructor parameters."""
+class DistributedEstimatorMixin:
+    """Mixin for estimators that distribute data over agents; its attributes are constructor parameters."""
 
     topology: str | Topology
     n_agents: int | None
@@ -70,18 +70,18 @@ class OverAgents:
 
     def _seed(self) -> int:
         """Return an integer seed from ``random_state``."""
-        if Whole(0).accepts(self.random_state):
+        if Integer(0).accepts(self.random_state):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _search_options(self, seed: int) -> SearchOptions:
-        """Return the parameters of the search as options of the decompositions."""
+        """Return the constructor parameters that control the search, as keyword arguments of the decompositions."""
         return SearchOptions(
             algorithm=self.algorithm, rounds=self.rounds, tol=self.tol, max_iter=self.max_iter, seed=seed
         )
 
     def _check_agents(self, agents: int, found: str) -> None:
-        """Raise ParameterError if ``n_agents`` contradicts the data; ``found`` says what the data show."""
+        """Raise ParameterError if ``n_agents`` contradicts the data; ``found`` describes the data."""
         if self.n_agents is not None and self.n_agents != agents:
             raise ParameterError("n_agents", self.n_agents, f"{found}; use n_agents={agents} or None")
 
@@ -103,7 +103,7 @@ class OverAgents:
         agents : int or None
             Number of agents, if the data determine it.
         most : int
-            Number of rows (or columns) to distribute, which limits the number of agents.
+            Number of rows (or columns) to distribute, the maximum number of agents.
         seed : int
             Seed of random networks.
         ranks : int, default=1
@@ -115,14 +115,14 @@ class OverAgents:
         if isinstance(given, Topology):
             m: int | None = given.n_agents
             if asked is not None and asked != m:
-                message = f"the topology has {m} agents, but the data have {asked}; use a topology of {asked} agents"
+                message = f"the topology has {m} agents, but {asked} are needed; use a topology of {asked} agents"
                 raise InvalidInput(message, parameter="topology", value=m)
         elif not isinstance(given, str):
             raise ParameterError("topology", given, "expected a name such as 'ring', or a deepca.Topology")
         elif asked is None:
-            m = named_agents(given)
+            m = agents_in_name(given)
         else:
-            check("n_agents", asked, Whole(1))
+            check("n_agents", asked, Integer(1))
             m = int(asked)
         if m is not None and m > most:
             raise DataError(
@@ -140,7 +140,7 @@ class OverAgents:
 def default_topology(name: str, most: int, seed: int, ranks: int) -> Topology:
     """Return a named network of ten agents, or of the next smaller number for which it exists.
 
-    With more than ten ranks it has as many agents as ranks, or the next larger number for which it exists.
+    With more than ten ranks, it has one agent per rank, or the next larger number for which it exists.
     """
     tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
     if ranks > _DEFAULT_AGENTS:
@@ -151,14 +151,14 @@ def default_topology(name: str, most: int, seed: int, ranks: int) -> Topology:
     return from_name(name, 1, seed=seed)
 
 
-class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgents, BaseEstimator):
-    """Base of estimators with ``components_`` and ``warm_start`` that transform dense or sparse rows."""
+class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DistributedEstimatorMixin, BaseEstimator):
+    """Base class of estimators with ``components_`` and ``warm_start`` that transform dense or sparse rows."""
 
     warm_start: bool
     components_: npt.NDArray[Any]
 
     def _warm_start_directions(self, size: int | None) -> Array | None:
-        """Return the directions of the previous fit if ``warm_start`` applies and they have this size."""
+        """Return the directions of the previous fit if ``warm_start`` is set and their length is ``size``."""
         known: Array | None = getattr(self, "_directions", None)
         return known if self.warm_start and known is not None and known.shape[1] == size else None
 
@@ -171,13 +171,13 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
             del self.feature_names_in_
 
     def _rows(self, X: Any, *, sparse: bool = True) -> Any:
-        """Return checked rows to transform."""
+        """Check the rows to transform, and return them."""
         check_is_fitted(self)
         accepted = ("csr", "csc") if sparse else False
         return validate_data(self, unmasked(X, "X"), accept_sparse=accepted, dtype=_FLOATS, reset=False)
 
     def _scores(self, X: Any) -> npt.NDArray[Any]:
-        """Return checked scores to transform back."""
+        """Check the scores to transform back, and return them."""
         check_is_fitted(self)
         return np.asarray(check_array(unmasked(X, "X"), dtype=_FLOATS))
 
@@ -194,13 +194,13 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn the caller of an estimator's method, which must call this directly, unless the run succeeded."""
+    """Issue a ConvergenceWarning unless the run succeeded; to be called directly by a public method."""
     if not status.ok:
         warnings.warn(str(status), ConvergenceWarning, stacklevel=3)
 
 
 def progress_observers(wanted: bool) -> tuple[Observer, ...]:
-    """Return a progress bar if it is wanted."""
+    """Return a progress bar if ``wanted``, and if rich is installed."""
     if not wanted:
         return ()
     try:
@@ -212,7 +212,7 @@ def progress_observers(wanted: bool) -> tuple[Observer, ...]:
 
 
 def checked_labels(agents: Any, n: int, of: str = "row") -> npt.NDArray[Any]:
-    """Return the labels that assign n rows (or columns) to agents, checked."""
+    """Check the labels that assign n rows (or columns) to agents, and return them."""
     labels = np.asarray(agents)
     if labels.shape != (n,):
         raise DataError(
@@ -220,14 +220,13 @@ def checked_labels(agents: Any, n: int, of: str = "row") -> npt.NDArray[Any]:
             parameter="agents",
             value=labels.shape,
         )
-    missing = np.array(
-        [label is None or label != label for label in labels.tolist()], dtype=bool
-    )  # NaN differs from NaN
+    # NaN differs from itself
+    missing = np.array([label is None or label != label for label in labels.tolist()], dtype=bool)
     if missing.any():
         place = int(np.flatnonzero(missing)[0])
         row, column = (place, None) if of == "row" else (None, place)
         message = f"agents: {of} {place} has no label; give every {of} a label"
         raise DataError(message, parameter="agents", row=row, column=column)
-    if labels.dtype == object:  # text and numbers cannot be compared with each other, but their texts can
+    if labels.dtype == object:  # a mixture of text and numbers can be sorted only as text
         labels = labels.astype(str)
     return labels

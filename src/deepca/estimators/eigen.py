@@ -1,4 +1,4 @@
-"""Eigenpairs of a mean or sum of distributed operators, as an estimator. Needs the ``sklearn`` extra."""
+"""Eigenpairs of the mean or sum of distributed operators, as an estimator. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from deepca.decomposition.eigen import Of, Which, eigenpairs, symmetric_operators
 from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import OverAgents, progress_observers, warn_unless_ok
+from deepca.estimators.base import DistributedEstimatorMixin, progress_observers, warn_unless_ok
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.construction import as_operator
@@ -21,7 +21,7 @@ from deepca.topology.graph import Topology
 __all__ = ["DecentralizedEigen"]
 
 
-class DecentralizedEigen(OverAgents, BaseEstimator):
+class DecentralizedEigen(DistributedEstimatorMixin, BaseEstimator):
     """Eigenpairs of the mean, or the sum, of symmetric operators, one per agent.
 
     The result is that of :func:`scipy.linalg.eigh` on the mean, which is never formed. Operators and their mean may be
@@ -38,28 +38,28 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
     topology : str or Topology, default="erdos-renyi:0.5"
         The network: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
     algorithm : {"auto", "krylov", "accelerated", "deepca", "depca", "covariance"}, default="auto"
-        As for :class:`DecentralizedPCA`. With "LM", "deepca" is as in the paper: QR, SignAdjust, no shift.
+        As for :class:`DecentralizedPCA`. With ``which="LM"``, "deepca" runs as in the paper: QR, SignAdjust, no shift.
     rounds : int or "auto", default="auto"
         Gossip rounds per iteration, for algorithms that gossip; "auto" adapts the number during the run.
     tol : float, default=1e-10
         Largest acceptable tangent of the angle between the span of the eigenvectors and the exact one.
     max_iter : int, default=10000
-        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+        Maximum number of iterations. A run that ends without reaching ``tol`` issues a warning that says why.
     random_state : int, RandomState instance or None, default=0
-        Seed of random networks and of the start.
+        Seed of random networks and of the starting point.
     verbose : bool or int, default=False
         Whether to show progress.
 
     Attributes
     ----------
     eigenvalues_ : ndarray of shape (n_components,)
-        Eigenvalues: decreasing for "LA", increasing for "SA", by decreasing modulus for "LM".
+        Eigenvalues: descending for "LA", ascending for "SA", by descending modulus for "LM".
     eigenvectors_ : ndarray of shape (n_features_in_, n_components)
         Orthonormal eigenvectors; the largest entry of each is positive.
     residuals_ : ndarray of shape (n_components,)
-        ``‖A x − λ x‖`` of each pair, from fresh averages, including their rounding.
+        ``‖A x − λ x‖`` of each pair, from newly computed averages, including their rounding errors.
     angles_ : ndarray of shape (n_components,)
-        Bound on the tangent of the angle between each vector and an eigenvector.
+        Bounds on the tangent of the angle between each vector and an eigenvector.
     clusters_ : tuple
         Groups of pairs whose eigenvalues cannot be distinguished; only the span of each group is defined.
     n_features_in_ : int
@@ -69,16 +69,16 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
     result_ : Eigenpairs
         Result of the run.
     certificates_ : tuple
-        Proofs of the error bounds of the runs behind it.
+        Proofs of the error bounds of the runs that computed the result.
     topology_ : Topology
         The network.
     traffic_ : Traffic
-        All communication.
+        Traffic of the whole computation.
 
     See Also
     --------
     DecentralizedPCA : Principal components of distributed rows.
-    deepca.eigenpairs : The same for agents in processes of their own, or MPI ranks.
+    deepca.eigenpairs : The same for agents in separate processes or on MPI ranks.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
         Parameters
         ----------
         operators : sequence or ndarray of shape (m, d, d)
-            One symmetric array, sparse matrix or LinearOperator per agent, in any mixture.
+            One symmetric array, sparse matrix or LinearOperator per agent, in any combination.
         y : Ignored
             Not used, present for consistency with scikit-learn.
 
@@ -152,7 +152,7 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
 
 
 def _per_agent(operators: Any) -> Operator:
-    """Return the operators of all agents; raise an error unless there is one per agent."""
+    """Return the operators of all agents as one; raise an error unless there is one per agent."""
     if isinstance(operators, LinearOperator) or sparse.issparse(operators):
         shape = cast("Any", operators).shape
         message = f"got a single operator of shape {shape}; give a list with one per agent"

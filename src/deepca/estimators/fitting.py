@@ -1,7 +1,7 @@
-"""The steps behind the fit methods of :class:`deepca.estimators.pca.DecentralizedPCA`.
+"""Implement the fit methods of :class:`deepca.estimators.pca.DecentralizedPCA`.
 
-Input is checked and allocated to agents, the decomposition runs over their network, and its results become attributes.
-Needs the ``sklearn`` extra.
+They check the input, allocate it to agents, run the decomposition over the agents' network, and set the fitted
+attributes. Needs the ``sklearn`` extra.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from deepca.data.local_data import LocalData
 from deepca.data.sources import ArraySource, Source, as_source
 from deepca.decomposition.fit import Fitted, fit
 from deepca.decomposition.model import Model
-from deepca.decomposition.partial_fit import Stream, check_forgetting, dealt, kept_of, read_more
+from deepca.decomposition.partial_fit import Stream, check_forgetting, partition_rows, read_more, stream_of
 from deepca.decomposition.settings import Settings
-from deepca.engines.keeping import Keeping
+from deepca.engines.checkpointing import CheckpointOptions
 from deepca.engines.local import Engine, engine_of
 from deepca.errors import DataError
 from deepca.estimators.base import RowTransformer, checked_labels, progress_observers
-from deepca.estimators.inputs import blocks_of_agents, numbered
+from deepca.estimators.inputs import blocks_of_agents, default_agent_names
 from deepca.network.base import Network
 from deepca.network.compression import Messages
 from deepca.operators.construction import split_rows
@@ -39,7 +39,7 @@ __all__ = ["Fitting"]
 
 
 class Fitting(RowTransformer):
-    """Base of estimators with ``fit`` and ``partial_fit``; its attributes are constructor parameters."""
+    """Base class of estimators with ``fit`` and ``partial_fit``; its attributes are constructor parameters."""
 
     n_components: int | float | None
     whiten: bool
@@ -83,7 +83,7 @@ class Fitting(RowTransformer):
         X, holders, weights, named = self._checked(X, agents, sample_weight, least=2, reset=True)
         if holders is None:
             topology = self._topology(None, most=X.shape[0], seed=seed, ranks=ranks)
-            parts, names = split_rows(X, topology.n_agents), numbered(topology.n_agents)
+            parts, names = split_rows(X, topology.n_agents), default_agent_names(topology.n_agents)
             shares = None if weights is None else split_rows(weights, topology.n_agents)
         else:
             topology, names, rows = self._by_label(holders, seed)
@@ -104,8 +104,8 @@ class Fitting(RowTransformer):
         elif holders is not None:
             names = [f"agent {label}" for label in np.unique(holders)]
         else:  # agents without new rows are allowed, so there may be more agents than rows
-            names = numbered(self._topology(None, most=sys.maxsize, seed=seed, ranks=ranks).n_agents)
-        rows = dealt(X.shape[0], names, holders)
+            names = default_agent_names(self._topology(None, most=sys.maxsize, seed=seed, ranks=ranks).n_agents)
+        rows = partition_rows(X.shape[0], names, holders)
         sources: list[Source | None] = [
             ArraySource(X[i], name, named, agent=j) if i.size else None
             for j, (i, name) in enumerate(zip(rows, names, strict=True))
@@ -113,7 +113,7 @@ class Fitting(RowTransformer):
         return names, sources, None if weights is None else [weights[i] for i in rows]
 
     def _previous(self) -> Stream | None:
-        """Return the moments that earlier calls have left, or None."""
+        """Return the summary of the rows of earlier calls, or None before the first call."""
         known: Stream | None = getattr(self, "_stream", None)
         if known is None and hasattr(self, "model_"):
             raise DataError(
@@ -127,13 +127,13 @@ class Fitting(RowTransformer):
     # --------------------------------------------------------------------------------------------- from rows to model
 
     def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> None:
-        """Fit rows that are given by agent."""
+        """Fit rows that are already distributed over agents."""
         each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, as_source)
         agents = sum(each)
         self._check_agents(agents, f"rows of {agents} agents were given")
         seed = self._common_seed(engine)
         topology = self._topology(agents, most=agents, seed=seed)
-        self._fit_sources(engine, each, numbered(agents), sources, topology, weights, seed)
+        self._fit_sources(engine, each, default_agent_names(agents), sources, topology, weights, seed)
         self._name_columns(sources[0].d, self.model_.columns)
 
     def _fit_sources(
@@ -149,7 +149,7 @@ class Fitting(RowTransformer):
         """Fit the local ``sources``; ``each`` is the number of agents of every rank, ``names`` those of all agents."""
         known = self._warm_start_directions(sources[0].d)
         fitted = self._decompose(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
-        self._stream = kept_of(fitted.held, names)
+        self._stream = stream_of(fitted.held, names)
 
     def _extend_fit(
         self,
@@ -195,9 +195,9 @@ class Fitting(RowTransformer):
             settings,
             weights=weights,
             start=start,
-            observers=progress_observers(bool(self.verbose) and engine.speaks),
+            observers=progress_observers(bool(self.verbose) and engine.is_root),
             engine=engine,
-            keeping=None if self.checkpoints is None else Keeping(Path(self.checkpoints), warn=_warn),
+            checkpointing=None if self.checkpoints is None else CheckpointOptions(Path(self.checkpoints), warn=_warn),
             whiten=bool(self.whiten),
         )
         engine.close(network)
@@ -227,7 +227,7 @@ class Fitting(RowTransformer):
 
     def _common_seed(self, engine: Engine) -> int:
         """Return rank 0's seed at all ranks."""
-        return int(engine.texts(str(self._seed()))[0])
+        return int(engine.gather_texts(str(self._seed()))[0])
 
 
 def _warn(line: str) -> None:

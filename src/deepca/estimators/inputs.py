@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca.data.sources import Source, add_rows, as_source
+from deepca.data.sources import Source, as_source, update_digest
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 
-__all__ = ["blocks_of_agents", "check_alike", "numbered", "source_if_any"]
+__all__ = ["blocks_of_agents", "check_same_on_all_ranks", "default_agent_names", "source_if_any"]
 
 S_ = TypeVar("S_", Source, Source | None)
 
 
-def numbered(agents: int) -> list[str]:
-    """Return the default names of agents."""
+def default_agent_names(agents: int) -> list[str]:
+    """Return the default names of agents: "agent 0", "agent 1", …."""
     return [f"agent {j}" for j in range(agents)]
 
 
@@ -33,11 +33,11 @@ def blocks_of_agents(
 
     ``source_of`` makes a source from an entry of ``Xs``, a name and the index of the agent.
     """
-    with engine.together():
+    with engine.raise_on_all_ranks():
         given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "Xs")
-    each = engine.counted(len(given))
-    first = engine.own(each).start
-    with engine.together():
+    each = engine.gather_counts(len(given))
+    first = engine.local_part(each).start
+    with engine.raise_on_all_ranks():
         if not given:
             raise DataError("no agents; give one block of rows per agent", parameter="Xs", value=())
         sources = [source_of(X, f"agent {j}", agent=j) for j, X in enumerate(given, first)]
@@ -62,27 +62,27 @@ def source_if_any(X: Any, name: str, *, agent: int | None = None) -> Source | No
     return None if empty else as_source(X, name, agent=agent)
 
 
-def check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Array] | None) -> None:
+def check_same_on_all_ranks(engine: Engine, sources: Sequence[Source], weights: Sequence[Array] | None) -> None:
     """Raise DataError unless all ranks were given the same rows and weights."""
     if engine.ranks == 1:
         return
     digest = hashlib.sha256()
     for source in sources:
-        add_rows(digest, source)
+        update_digest(digest, source)
     for own in weights or ():
         digest.update(np.ascontiguousarray(own).data)
-    other = engine.differing(digest.hexdigest())
+    other = engine.first_differing_rank(digest.hexdigest())
     if other is not None:
         raise DataError(
-            f"rank {other} was given other rows than rank 0, but fit(X) needs all rows at every rank; use fit_agents "
-            "if each rank has rows of its own",
+            f"rank {other} was given other rows or weights than rank 0, but fit(X) needs all rows on every rank; use "
+            "fit_agents if each rank has its own rows",
             parameter="X",
             value=other,
         )
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
-    """Return the weights of one agent's rows, checked."""
+    """Check the weights of one agent's rows, and return them."""
     given = unmasked(given, f"{source.name}, weights")
     try:
         weights = np.asarray(given, dtype=np.float64)
@@ -93,8 +93,9 @@ def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
             agent=source.agent,
         ) from None
     if weights.ndim != 1 or (source.n is not None and weights.size != source.n):
+        rows = "its" if source.n is None else source.n
         raise DataError(
-            f"{source.name}: weights have shape {weights.shape} for {source.n} rows; give one number per row",
+            f"{source.name}: weights have shape {weights.shape} for {rows} rows; give one number per row",
             parameter="sample_weight",
             agent=source.agent,
             value=weights.shape,
@@ -127,5 +128,5 @@ def _one_per_agent(given: Any, parameter: str) -> list[Any]:
 
 
 def _is_one_agent(Xs: Any) -> bool:
-    """Return whether these are the rows of one agent, rather than a list of agents."""
+    """Return whether ``Xs`` is the data of a single agent, rather than a list with one entry per agent."""
     return isinstance(Xs, (str, os.PathLike)) or getattr(Xs, "ndim", 0) == 2

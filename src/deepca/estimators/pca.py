@@ -11,7 +11,7 @@ import numpy.typing as npt
 from deepca.errors import DataError
 from deepca.estimators.base import warn_unless_ok
 from deepca.estimators.fitting import Fitting
-from deepca.estimators.inputs import blocks_of_agents, check_alike, numbered, source_if_any
+from deepca.estimators.inputs import blocks_of_agents, check_same_on_all_ranks, default_agent_names, source_if_any
 from deepca.estimators.projection import Projection
 from deepca.network.compression import Messages
 from deepca.topology.graph import Topology
@@ -29,8 +29,8 @@ class DecentralizedPCA(Projection, Fitting):
     Parameters
     ----------
     n_components : int, float or None, default=None
-        Number of components; or, in (0, 1), the share of variance to explain (as few components as explain more);
-        or ``min(n_samples, n_features)`` if None.
+        Number of components. A number in (0, 1) selects the fewest components that explain more than this share of the
+        variance; None selects ``min(n_samples, n_features)``.
     whiten : bool, default=False
         Whether to divide scores by their standard deviation.
     center : bool, default=True
@@ -40,23 +40,24 @@ class DecentralizedPCA(Projection, Fitting):
     topology : str or Topology, default="erdos-renyi:0.5"
         The network: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
     n_agents : int or None, default=None
-        Number of agents over which ``fit`` distributes the rows. If None, at most 10, or one per rank, and never more
-        than there are rows.
+        Number of agents over which ``fit`` distributes the rows. If None, at most 10, but at least one per MPI rank;
+        never more than there are rows.
     rounds : int or "auto", default="auto"
         Gossip rounds per iteration, for algorithms that gossip; "auto" adapts the number during the run.
     algorithm : {"auto", "krylov", "accelerated", "deepca", "depca", "covariance"}, default="auto"
-        Block Krylov iterations over exact averages need the fewest products; "auto" selects them, since within one
-        process every message arrives. "accelerated" is tracking with momentum, for networks that may fail. "deepca" is
-        the method of the paper; "depca", without tracking, is for comparison. "covariance" averages the covariance
-        matrices themselves: it needs few rounds, but discloses them to neighbours, so "auto" never selects it.
+        "krylov", block Krylov iterations over exact averages, needs the fewest products; "auto" selects it where every
+        message is certain to arrive and ``messages`` is "float64", and "accelerated" elsewhere. "accelerated" is
+        tracking with momentum, for networks that may lose messages. "deepca" is the method of the paper; "depca",
+        without tracking, is for comparison. "covariance" averages the covariance matrices themselves: it needs few
+        rounds, but discloses them to neighbours, so "auto" never selects it.
     messages : {"float64", "float32", "float16"}, default="float64"
-        Precision of gossip messages. The result is equally exact; the last two halve and quarter the bytes.
+        Precision of gossip messages. The result is equally exact; float32 halves the bytes sent, float16 quarters them.
     tol : float, default=1e-10
         Largest acceptable tangent of the angle between any agent's subspace and the exact one.
     max_iter : int, default=10000
-        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+        Maximum number of iterations. A run that ends without reaching ``tol`` issues a warning that says why.
     random_state : int, RandomState instance or None, default=0
-        Seed of random networks and of the start. The result does not depend on it beyond ``tol``.
+        Seed of random networks and of the starting point. The result does not depend on it beyond ``tol``.
     warm_start : bool, default=False
         Whether ``fit`` starts with the components of the previous fit; ``partial_fit`` always does.
     forgetting : float, default=1.0
@@ -74,7 +75,7 @@ class DecentralizedPCA(Projection, Fitting):
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features_in_)
-        Principal axes, by decreasing explained variance.
+        Principal axes, by descending explained variance.
     explained_variance_ : ndarray of shape (n_components_,)
         Variance explained by each component.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
@@ -104,7 +105,7 @@ class DecentralizedPCA(Projection, Fitting):
     topology_ : Topology
         The network.
     traffic_ : Traffic
-        All communication: counting, centring, iterating and proving.
+        Traffic of the whole computation: counting, centring, iterations and proof.
     model_ : Model
         The contents of a model file; ``model_.save("model.npz")`` writes it.
 
@@ -112,13 +113,13 @@ class DecentralizedPCA(Projection, Fitting):
     --------
     DecentralizedSVD : Singular value decomposition without centring, of distributed rows or columns.
     DecentralizedEigen : Eigenpairs of a mean or sum of distributed symmetric operators.
-    deepca.eigenpairs : The same for agents in processes of their own.
+    deepca.eigenpairs : Eigenpairs for agents in separate processes or on MPI ranks.
 
     Notes
     -----
-    Variances are accurate to rounding relative to the square root of the largest, as those of a pooled SVD. If only
+    Square roots of the variances are accurate to rounding relative to the largest of them, as in a pooled SVD. If only
     products of rows are available (after ``partial_fit``), variances beyond ``model_.n_known`` are lost in the rounding
-    of the largest one: the status is then "below_rounding", with a warning, and they are orders of magnitude only.
+    of the largest one and show only the order of magnitude; the status is then "below_rounding", with a warning.
 
     Examples
     --------
@@ -198,11 +199,11 @@ class DecentralizedPCA(Projection, Fitting):
         engine = self._engine()
         with engine.guard():
             seed = self._common_seed(engine)
-            with engine.together():
+            with engine.raise_on_all_ranks():
                 sources, topology, shares = self._allocated(X, agents, sample_weight, seed, engine.ranks)
-            check_alike(engine, sources, shares)
+            check_same_on_all_ranks(engine, sources, shares)
             each = engine.shares(len(sources))
-            own = engine.own(each)
+            own = engine.local_part(each)
             names = [source.name for source in sources]
             weights = None if shares is None else shares[own]
             self._fit_sources(engine, each, names, sources[own], topology, weights, seed)
@@ -219,8 +220,8 @@ class DecentralizedPCA(Projection, Fitting):
         Xs : iterable
             One entry per agent, of any of these types: array (also memory-mapped), sparse matrix, data frame, path of
             a file, iterator of blocks of rows, or function that returns such an iterator. Row counts may differ.
-            Columns must be the same; named columns are put into the order of the first agent. On a rank of an MPI job,
-            the agents of that rank; a single array is one agent.
+            Columns must be the same; named columns are put into the order of the first agent. With ``engine="mpi"``,
+            the entries of the agents on this rank; a single array is one agent.
         y : Ignored
             Not used, present for consistency with scikit-learn.
         sample_weight : sequence of array-like, optional
@@ -262,18 +263,18 @@ class DecentralizedPCA(Projection, Fitting):
         Notes
         -----
         The result is that of ``fit`` on all rows with ``sample_weight`` ``forgetting ** age``, where rows of the
-        previous call have age 1, and so on; it is as exact and has the same proof. Agents store count, mean and
-        scatter of their rows (``d × d`` numbers), but no rows. Iterations start at the current components. A call that
-        raises changes nothing.
+        previous call have age 1, and so on; it is as exact and has the same proof. Agents store the count, mean and
+        scatter of their rows (``d × d`` numbers), but no rows. Iterations start from the current components. A call
+        that raises an error changes nothing.
         """
         engine, before = self._engine(), self._previous()
         with engine.guard():
             seed = self._common_seed(engine)
-            with engine.together():
+            with engine.raise_on_all_ranks():
                 names, sources, shares = self._allocated_more(X, agents, sample_weight, seed, engine.ranks, before)
-            check_alike(engine, [source for source in sources if source is not None], shares)
-            each = engine.shares(len(names)) if before is None else engine.counted(len(before.moments))
-            own = engine.own(each)
+            check_same_on_all_ranks(engine, [source for source in sources if source is not None], shares)
+            each = engine.shares(len(names)) if before is None else engine.gather_counts(len(before.moments))
+            own = engine.local_part(each)
             weights = None if shares is None else shares[own]
             self._extend_fit(engine, each, names, sources[own], weights, seed, before)
         warn_unless_ok(self.result_.status)
@@ -310,8 +311,8 @@ class DecentralizedPCA(Projection, Fitting):
         engine, before = self._engine(), self._previous()
         with engine.guard():
             each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, source_if_any)
-            names = numbered(sum(each)) if before is None else before.names
-            if before is not None and each != engine.counted(len(before.moments)):
+            names = default_agent_names(sum(each)) if before is None else before.names
+            if before is not None and each != engine.gather_counts(len(before.moments)):
                 raise DataError(
                     f"Xs has entries for {sum(each)} agents, but earlier calls had {len(names)}; give one entry per "
                     "agent in the same order, and None for agents without new rows",

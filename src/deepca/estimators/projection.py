@@ -19,7 +19,7 @@ __all__ = ["Projection"]
 
 
 class Projection(RowTransformer):
-    """Base of estimators whose fit is a :class:`Model`."""
+    """Base class of estimators that are fitted to a :class:`Model`."""
 
     whiten: bool
     model_: Model
@@ -27,7 +27,7 @@ class Projection(RowTransformer):
     scale_: npt.NDArray[Any] | None
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
-        """Project rows onto the components; every agent can do this locally after the fit.
+        """Project rows onto the components, which every agent can do locally after the fit.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Projection(RowTransformer):
         Returns
         -------
         sklearn.decomposition.PCA
-            The fitted estimator; an error is raised with ``scale=True``, which PCA does not offer.
+            The fitted estimator. With ``scale=True`` an error is raised, since PCA cannot scale columns.
         """
         check_is_fitted(self)
         return self._current().to_sklearn()

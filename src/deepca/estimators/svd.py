@@ -11,12 +11,12 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from deepca._util.typing import Array
-from deepca._util.validation import OneOf, Whole, check
+from deepca._util.validation import Integer, OneOf, check
 from deepca.data.sources import ArraySource, Source, as_source, float_type, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.errors import DataError
 from deepca.estimators.base import Index, RowTransformer, checked_labels, progress_observers, warn_unless_ok
-from deepca.estimators.inputs import numbered
+from deepca.estimators.inputs import default_agent_names
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
 
@@ -27,7 +27,7 @@ class DecentralizedSVD(RowTransformer):
     """Truncated SVD of a matrix whose rows, or columns, are distributed over agents; nothing is centred.
 
     The result is that of :class:`sklearn.decomposition.TruncatedSVD` on the whole matrix, including signs (the largest
-    entry of every component is positive), and it is exact where that one is randomized.
+    entry of every component is positive), but exact up to ``tol``, whereas TruncatedSVD is randomized by default.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class DecentralizedSVD(RowTransformer):
     tol : float, default=1e-10
         Largest acceptable tangent of the angle between any agent's subspace and the exact one.
     max_iter : int, default=10000
-        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+        Maximum number of iterations. A run that ends without reaching ``tol`` issues a warning that says why.
     random_state : int, RandomState instance or None, default=0
-        Seed of random networks and of the start.
+        Seed of random networks and of the starting point.
     warm_start : bool, default=False
         Whether to start with the vectors of the previous fit.
     verbose : bool or int, default=False
@@ -59,7 +59,7 @@ class DecentralizedSVD(RowTransformer):
     components_ : ndarray of shape (n_components, n_features_in_)
         Right singular vectors.
     singular_values_ : ndarray of shape (n_components,)
-        Singular values, in decreasing order.
+        Singular values, in descending order.
     explained_variance_ : ndarray of shape (n_components,)
         Variance of the scores of each component.
     explained_variance_ratio_ : ndarray of shape (n_components,)
@@ -73,9 +73,9 @@ class DecentralizedSVD(RowTransformer):
     reconstruction_error_ : float
         ``‖X − X̂‖_F`` of the whole matrix, summed over the agents.
     reconstruction_errors_ : ndarray of shape (n_agents,)
-        Reconstruction error of the part of each agent.
+        Reconstruction error of each agent's part.
     best_error_ : float
-        ``√(‖X‖_F² − Σ σ_i²)``, the smallest error that ``n_components`` allow.
+        ``√(‖X‖_F² − Σ σ_i²)``, the smallest error possible with ``n_components``.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -85,16 +85,16 @@ class DecentralizedSVD(RowTransformer):
     result_ : SingularTriplets
         Result of the run.
     certificate_ : Certificate
-        Proof of its error bound.
+        Proof of the error bound of the result.
     topology_ : Topology
         The network.
     traffic_ : Traffic
-        All communication.
+        Traffic of the whole computation.
 
     See Also
     --------
     DecentralizedPCA : Principal components of distributed rows, with centring.
-    deepca.singular_triplets : The same for agents in processes of their own, or MPI ranks.
+    deepca.singular_triplets : The same for agents in separate processes or on MPI ranks.
 
     Notes
     -----
@@ -210,7 +210,7 @@ class DecentralizedSVD(RowTransformer):
         of, count = ("row", X.shape[0]) if by_rows else ("column", X.shape[1])
         if agents is None:
             topology = self._topology(None, most=count, seed=seed, of=of)
-            indices, names = np.array_split(np.arange(count), topology.n_agents), numbered(topology.n_agents)
+            indices, names = np.array_split(np.arange(count), topology.n_agents), default_agent_names(topology.n_agents)
         else:
             topology, names, indices = self._by_label(checked_labels(agents, count, of), seed, of)
         parts = [numeric(X[i] if by_rows else X[:, i], name) for i, name in zip(indices, names, strict=True)]
@@ -221,7 +221,7 @@ class DecentralizedSVD(RowTransformer):
     def _fit_sources(
         self, sources: Sequence[Source], topology: Topology, seed: int, columns: Sequence[Index] | None = None
     ) -> None:
-        """Fit the sources; ``columns`` are those of each agent if columns are distributed, consecutive by default."""
+        """Fit the sources; ``columns`` are the indices of each agent's columns, consecutive by default."""
         found = singular_triplets(
             sources,
             SimulatedNetwork(topology),
@@ -303,5 +303,5 @@ class DecentralizedSVD(RowTransformer):
         """
         check_is_fitted(self)
         m = self.topology_.n_agents
-        check("agent", agent, Whole(0, m - 1))
+        check("agent", agent, Integer(0, m - 1))
         return self.result_.reconstruct(int(agent))

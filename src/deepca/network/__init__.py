@@ -1,4 +1,4 @@
-"""Networks: exchanges between agents, for all agents in one process or for a single agent."""
+"""Networks, through which agents exchange values: all agents in one process, or one agent among others."""
 
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.base import Network

@@ -1,4 +1,4 @@
-"""Run a single agent, which knows its row of 𝐋 and reaches its neighbours through a transport."""
+"""Connect a single agent to its neighbours through a transport, and run all agents as threads of one process."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["AgentNetwork", "run_agents"]
 T = TypeVar("T")
 _BOTH_INFINITIES = (-np.inf, np.inf)
 _POLL_SECONDS = 0.5  # between checks of running agents: a Ctrl-C may not interrupt an unlimited wait
-_INTERRUPT_SECONDS = 5.0  # for agents to stop after a Ctrl-C
+_INTERRUPT_SECONDS = 5.0  # granted to agents to stop after a Ctrl-C
 _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
 
 
 class AgentNetwork(Network):
-    """The network of a single agent; arrays are ``(d, k)``.
+    """Network of a single agent, which knows its row of 𝐋; arrays are ``(d, k)``.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class AgentNetwork(Network):
     agent : int
         Index of the agent.
     transport : Transport, optional
-        Moves messages; not needed without neighbours.
+        Transport for messages; required if the agent has neighbours.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class AgentNetwork(Network):
         super().__init__(topology, ())
         self.agent, self.transport = agent, transport
         self.local = np.array(agent)
-        self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
+        self.reliable = (transport is None or transport.reliable) and topology.fully_known and not topology.time_varying
         neighbors = topology.neighbors(agent)
         if neighbors and transport is None:
             raise TopologyError(
@@ -65,7 +65,7 @@ class AgentNetwork(Network):
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Exchange x with the neighbours and average; verify the known entry if one is followed."""
+        """Exchange x with the neighbours and average; inside :meth:`following`, check the known entry."""
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
@@ -85,13 +85,14 @@ class AgentNetwork(Network):
         return y
 
     def _count_unit(self, own: float) -> float:
-        """Return the unit of counts in the next round of an exact average, given this agent's own weight in it."""
-        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums travel up a tree unscaled
+        """Return the unit of counts in the next round of an exact average, from this agent's own weight in it."""
+        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums going up a tree are not scaled
             return 1.0
-        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents  # halved in every round, or the mean going down
+        # a hypercube halves in every round; what goes down a tree is the mean
+        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        """Exchange values in the meetings of this agent, and skip the others."""
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Exchange values in the pairs that include this agent, and skip all other pairs."""
         self._check_epoch()
         first, y = self._round, x
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
@@ -105,16 +106,16 @@ class AgentNetwork(Network):
         return y
 
     def collect(self, x: Array, /) -> Array:
-        """Return the neighbours' values; infinities are allowed."""
-        beside = self.beside
+        """Return the values of the neighbours, which may be infinite."""
+        beside = self.neighbors
         received = self._exchange_array(_frozen_copy(x), self._links, riding=True, infinities=_BOTH_INFINITIES)
         self._ride(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        """Send the coded difference, and update the copies of this agent and of its neighbours."""
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Send the compressed difference, and update the copies of this agent's and its neighbours' values."""
         _, incoming, _ = self._links
-        before = Copies.before(x, copies, len(incoming), self._graph)
+        before = Copies.continued(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
         message.flags.writeable = False
         received = self._exchange_array(message, self._links, riding=True)
@@ -129,7 +130,7 @@ class AgentNetwork(Network):
         return x + change, Copies(own, others, self._graph)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
-        """Flood values to and from the neighbours, and check what they send."""
+        """Exchange values with the neighbours until all agents have the result, checking what they send."""
         combine, value = reducer(op), np.array(x, dtype=np.float64)
         self._check_epoch()
         for _ in range(self._flood_rounds()):
@@ -155,11 +156,11 @@ class AgentNetwork(Network):
         return pending
 
     def _now(self) -> _Links:
-        """Return the links of the round that begins."""
-        if not self.topology.changing:
+        """Return the links of the next round, and advance the round counter of a time-varying network."""
+        if not self.topology.time_varying:
             return self._links
-        self.made += 1
-        return _links_of(self.topology.at(self.made - 1), self.agent)
+        self.next_round += 1
+        return _links_of(self.topology.at(self.next_round - 1), self.agent)
 
     def _exchange_array(
         self,
@@ -211,18 +212,16 @@ class AgentNetwork(Network):
         return arrays
 
     def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
-        """Raise BadArray unless a message has pending values like the local ones."""
+        """Raise BadArray unless a message carries pending values of the same number, shapes and dtypes as here."""
         if len(message.riders) != len(riders):
-            self._blame(
-                source, f"{len(message.riders)} values to agree on where {len(riders)} were expected{SAME_SETTINGS}"
-            )
+            self._blame(source, f"{len(message.riders)} values to agree on instead of {len(riders)}{SAME_SETTINGS}")
         for value, own, op in zip(message.riders, riders, ops, strict=True):
             if fault := _rider_fault(value, own, op):
                 self._blame(source, fault)
 
     def _check_known(self, source: int, got: float, due: float) -> None:
         if not abs(got - due) <= 1e-9 * max(abs(due), 1.0):
-            self._blame(source, f"a sum of known numbers as {got:.6g}, where {due:.6g} was expected")
+            self._blame(source, f"{got:.6g} as a sum of known numbers, which is {due:.6g}")
 
     def _blame(self, source: int, what: str) -> NoReturn:
         raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
@@ -231,14 +230,14 @@ class AgentNetwork(Network):
         """Return the error for an array that is not finite; sending it would make its receiver blame this agent."""
         return NotFiniteError(
             f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
-            "sums overflow, or the mixing expands; scale the data, or use a mixer that contracts on this network",
+            "sums overflow, or the mixer diverges; scale the data down, or use a mixer that contracts on this network",
             agent=self.agent,
-            place=int(np.flatnonzero(~np.isfinite(payload.ravel()))[0]),
+            index=int(np.flatnonzero(~np.isfinite(payload.ravel()))[0]),
             phase=self._phase,
         )
 
     def _check_own(self, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
-        """Raise NotFiniteError unless the local pending values may be sent."""
+        """Raise NotFiniteError if a local pending value is not finite; only the neutral infinity may be sent."""
         for rider, op in zip(riders, ops, strict=True):
             if _rider_fault(rider, rider, op):
                 raise self._overflow(np.where(rider == neutral(op), 0.0, rider))
@@ -246,7 +245,7 @@ class AgentNetwork(Network):
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         """Send one message to every receiver, and return one from every source.
 
-        All communication of this agent passes through this method, with the tag of its round.
+        All communication of this agent passes through this method, which tags each message with its round.
 
         Parameters
         ----------
@@ -292,7 +291,7 @@ def run_agents(
     Raises
     ------
     BaseException
-        The first error of an agent, with its index as a note. The other agents are stopped at once.
+        As the first failing agent did, with its index as a note. The other agents are stopped at once.
 
     Examples
     --------
@@ -331,7 +330,7 @@ def run_agents(
 
 
 def _run_threads(threads: list[threading.Thread], ended: queue.SimpleQueue[int], hub: MemoryHub) -> None:
-    """Start the threads of all agents and wait until they have ended; an interrupt ends them first."""
+    """Start the threads of all agents and wait until they have ended; on an interrupt, stop them first."""
     running: set[int] = set()
     try:
         for agent, thread in enumerate(threads):
@@ -348,7 +347,7 @@ def _run_threads(threads: list[threading.Thread], ended: queue.SimpleQueue[int],
 
 
 def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
-    """Return the next agent that ended, or nothing after some seconds."""
+    """Return the next agent to end, as a set; the set is empty if none ends within that time."""
     try:
         return {ended.get(timeout=seconds)}
     except queue.Empty:
@@ -356,14 +355,14 @@ def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
 
 
 def _frozen_copy(x: Array) -> Array:
-    """Return a read-only copy, independent of what the sender does next."""
-    copy = np.array(x, order="C")  # also turns a scalar, which numpy makes of 0-d products, into an array
+    """Return a read-only copy, which later changes to x do not affect."""
+    copy = np.array(x, order="C")  # also converts scalars, which numpy returns for products of 0-d arrays
     copy.flags.writeable = False
     return copy
 
 
 def _rider_fault(value: Array, own: Array, op: Op) -> str:
-    """Describe a fault of a pending value: only the neutral infinity, which does not affect the result, is allowed."""
+    """Describe what is wrong with a pending value; the only infinity allowed is the neutral one."""
     return fault_in(value, own, (Part("values to agree on", own.size),), infinities=(neutral(op),))
 
 

@@ -1,7 +1,7 @@
 """Check received arrays against what the step expects: shape, dtype, finite values, plausible counts.
 
-A receiver checks an array before it uses it, so the agent that is blamed is the one that sent it. No agent sends values
-that are not finite, so an honest agent whose numbers overflow is not blamed.
+Arrays are checked before they are used, so the agent blamed is the one that sent the array. An honest agent whose
+numbers overflow raises an error instead of sending them, so it is not blamed.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from deepca._util.typing import Array
 __all__ = ["MAX_COUNT", "SAME_SETTINGS", "Part", "describe", "fault_in", "is_finite"]
 
 MAX_COUNT = 1 << 53
-"""Largest count: beyond it, adding one does not change a float64."""
-SAME_SETTINGS = " (all agents need the same columns, components, rounds, kind of messages and stop rule)"
+"""Largest count: float64 represents every integer up to it."""
+SAME_SETTINGS = " (all agents need the same columns, components, rounds, message precision and stop rule)"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive numbers of an array, and what is known about them.
+    """Consecutive entries of an array, and what is known about them.
 
     Parameters
     ----------
     name : str
-        What they are, for messages.
+        What the entries are called in error messages.
     size : int
-        How many there are.
+        Number of entries.
     nonnegative : bool
-        Whether none is negative.
+        Whether no entry is negative.
     whole : bool
-        Whether they are counts.
+        Whether all entries are counts.
     repeats : bool
-        Whether they repeat the numbers before them.
+        Whether the entries repeat the `size` entries before them.
     zero : bool
-        Whether they are all zero.
+        Whether all entries are zero.
     """
 
     name: str
@@ -59,25 +59,25 @@ def fault_in(
     unit: float = 1.0,
     infinities: tuple[float, ...] = (),
 ) -> str:
-    """Describe what is wrong with a received array; empty if nothing is.
+    """Describe what is wrong with a received array; return an empty string if nothing is.
 
     Parameters
     ----------
     got : ndarray or None
         The array received.
     like : ndarray or None
-        The array that this agent sent in the same exchange; shape and dtype must agree.
+        The array that this agent sent in the same exchange; shape and dtype must be the same.
     parts : sequence of Part
-        Its numbers; those beyond the last part may be any finite numbers.
+        What is known about the entries; entries beyond the last part may be any finite numbers.
     unit : float
-        Counts are integer multiples of it.
+        Unit of which counts are integer multiples.
     infinities : tuple of float
-        Infinities that may occur. NaN never may.
+        Infinities that are allowed. NaN never is.
     """
     if got is None or like is None:
-        return "" if got is like else f"{describe(got)} where {describe(like)} was expected{SAME_SETTINGS}"
+        return "" if got is like else f"{describe(got)} instead of {describe(like)}{SAME_SETTINGS}"
     if got.shape != like.shape or got.dtype != like.dtype:
-        return f"{describe(got)} where {describe(like)} was expected{SAME_SETTINGS}"
+        return f"{describe(got)} instead of {describe(like)}{SAME_SETTINGS}"
     if is_finite(got):
         return _fault_in_parts(got, parts, unit)
     flat = got.ravel()
@@ -123,5 +123,5 @@ def _part_name(parts: Sequence[Part], at: int) -> str:
 
 
 def describe(array: npt.NDArray[Any] | None) -> str:
-    """Return dtype and shape for a message."""
+    """Describe dtype and shape for a message."""
     return "no array" if array is None else f"{array.dtype} numbers of shape {array.shape}"

@@ -1,4 +1,4 @@
-"""Define :class:`Network`, the interface over which algorithms and mixers are written."""
+"""Define :class:`Network`, the interface that algorithms and mixers are written against."""
 
 from __future__ import annotations
 
@@ -8,19 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.floats import LARGEST
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.network.exchanges import Exchanges
-from deepca.network.protocols import Averaging, LinearMixer, Moment, Pairs
+from deepca.network.protocols import Averaging, LinearMixer, Pairs, Position
 from deepca.network.reductions import neutral
 from deepca.network.sweeps import Tree, sweeps
 
-__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Pairs"]
+__all__ = ["Averaging", "LinearMixer", "Network", "Pairs", "Position"]
 
 
+@renamed_attributes(
+    moment="position",
+    at="phase_and_iteration",
+    beside="neighbors",
+    meet="average_pairs",
+    forget="discard_pending",
+    gossip_coded="gossip_compressed",
+    common="unbatched",
+)
 class Network(Exchanges):
-    """Blocking operations between agents, the same on every engine.
+    """Interface through which agents exchange values, the same on every engine.
 
-    Arrays have shape ``(*B, …)``: ``B = (m,)`` where one process holds all agents, ``()`` where it holds one.
+    Every call blocks until the values that it needs have arrived. Arrays have shape ``(*B, …)``: ``B = (m,)`` if one
+    process holds all agents, ``()`` if it holds a single one.
 
     Parameters
     ----------
@@ -42,13 +53,14 @@ class Network(Exchanges):
     collective : bool
         Whether exact averages use a collective operation (:meth:`total_mean`) instead of a tree of messages.
     full_rounds, sweeps : int
-        Rounds so far that used every edge, and exact averages so far. Pending values travel with both.
+        Number of rounds so far that used every edge, and of exact averages. Pending values ride along with both.
     """
 
     def broadcast(self, x: Array, /) -> Array:
         """Send the leader's x to every agent.
 
-        It travels down the spanning tree in m − 1 messages if every message is certain to arrive, else by flooding.
+        On a reliable network whose graph all agents know, x travels down the spanning tree in m − 1 messages; on any
+        other network it is flooded.
 
         Parameters
         ----------
@@ -60,12 +72,12 @@ class Network(Exchanges):
         ndarray of shape (…)
             The leader's values, bit-identical at all agents.
         """
-        if self.reliable and self.topology.whole:
+        if self.reliable and self.topology.fully_known:
             return self._down(np.where(self._mask(self.leader, x), x, 0.0), sweeps(self.topology)[1])
-        return _restore_infinities(self.flood(np.clip(x, -LARGEST, LARGEST), self.leader) + 0.0)  # only finite ones
+        return _restore_infinities(self.flood(np.clip(x, -LARGEST, LARGEST), self.leader) + 0.0)  # reductions reject +∞
 
     def from_leader(self, x: Array, /) -> Array:
-        """Broadcast an array that the local agents have in common, but whose bits may differ between processes.
+        """Return the leader's version of an array that every process computes, but whose bits may differ.
 
         Parameters
         ----------
@@ -80,7 +92,7 @@ class Network(Exchanges):
         return self.broadcast(np.broadcast_to(x, (*self.batch, *x.shape)))
 
     def flood(self, x: Array, source: int, /) -> Array:
-        """Send the x of one agent to every agent by flooding, which works on every kind of network.
+        """Send one agent's x to every agent by flooding, which works on every kind of network.
 
         Parameters
         ----------
@@ -96,8 +108,8 @@ class Network(Exchanges):
         """
         return self.reduce(np.where(self._mask(source, x), x, neutral("max")), "max")
 
-    def common(self, x: Array, /) -> Array:
-        """Return the one array behind x, which is the same for all local agents.
+    def unbatched(self, x: Array, /) -> Array:
+        """Drop the leading axes ``B`` of an array that is the same for all local agents.
 
         Parameters
         ----------
@@ -107,19 +119,19 @@ class Network(Exchanges):
         Returns
         -------
         ndarray of shape (…)
-            The array.
+            The values of any one local agent.
         """
         return np.asarray(x[(0,) * len(self.batch)])
 
     def _mask(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
-        """Return a mask, which broadcasts against x of shape ``(*B, …)``, of that agent's values."""
+        """Return a mask that selects one agent's values; it broadcasts against x of shape ``(*B, …)``."""
         return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
         """Compute an exact mean over all agents, and numbers that the leader derives from it.
 
-        Sums travel up the spanning tree; the mean and ``derive(mean)`` travel down. Both are bit-identical at every
-        agent, whatever its processor. Pending values ride along and are complete afterwards.
+        Sums travel up the spanning tree; the mean and ``derive(mean)`` travel back down. Both are bit-identical at
+        every agent, whatever its processor. Pending values ride along and are complete afterwards.
 
         Parameters
         ----------
@@ -138,7 +150,7 @@ class Network(Exchanges):
             The leader's ``derive(mean)``.
         """
         if self.collective:
-            mean = self.common(self.total_mean(x))
+            mean = self.unbatched(self.total_mean(x))
             both = self.from_leader(np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)]))
             self._swept(list(self._riding))
             return both[: mean.size], both[mean.size :]
@@ -153,7 +165,7 @@ class Network(Exchanges):
     def sum_along(
         self, tree: Tree, root: int, x: Array, derive: Callable[[Array], Array], size: int, /
     ) -> tuple[Array, Array]:
-        """Sum up a tree, and send the sum and numbers that its root derives from it down again.
+        """Sum x up a tree, then send the sum, and what the root derives from it, back down.
 
         Parameters
         ----------
@@ -171,7 +183,7 @@ class Network(Exchanges):
         Returns
         -------
         total : ndarray of shape (n,)
-            The sum, weighted as the rounds up say.
+            The sum, with the weights of the rounds up.
         derived : ndarray of shape (size,)
             The root's ``derive(total)``.
         """
@@ -187,17 +199,17 @@ class Network(Exchanges):
         return both[:n], both[n:]
 
     def _down(self, x: Array, rounds: tuple[Csr, ...]) -> Array:
-        """Send the root's x down a tree, by rounds with those weights; other agents pass zeros."""
-        # no negative zero, which another zero could turn positive, and no infinity, which a zero weight turns into NaN
+        """Send the root's x down a tree in rounds with the given weights; all other agents pass zeros."""
+        # remove negative zeros, whose sign adding a zero may flip, and infinities, which a zero weight turns into NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
-        if self._known_entries is not None:  # along the leader's tree: sums over other trees are not verified
+        if self._known_entries is not None:  # verified sums use the leader's tree: only its entry goes down
             self._known_entries = np.where(np.arange(self.n_agents) == self.leader, self._known_entries, 0.0)
         for weights in rounds:
             x = self.gossip(x, weights)
-        return _restore_infinities(self.common(x))
+        return _restore_infinities(self.unbatched(x))
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
-        """Run a mixer. An engine that knows the whole graph may apply the same linear map at once.
+        """Run a mixer; an engine that knows the whole graph may apply its linear map in one step.
 
         Parameters
         ----------
@@ -213,7 +225,7 @@ class Network(Exchanges):
         ndarray of shape (*B, …)
             Mixed values.
         """
-        if not mixer.spreads:
+        if not mixer.reaches_all:
             return mixer.run(self, x, K)
         riding, self._sweeping = list(self._riding), True
         try:

@@ -1,9 +1,9 @@
 """Broadcast numbers that the leader computes, and check them on arrival.
 
-Factorizations and matrix products have different bits on different processors, and entirely different directions for
-nearly rank-deficient blocks. Everything that enters a sum, or decides about shapes or the end of a run, is therefore
-computed by the leader (:attr:`deepca.network.Network.leader`) and broadcast. The other agents check up to rounding that
-it follows from what they know, and raise :class:`~deepca.errors.Contradiction` if it does not.
+Factorizations and matrix products round differently on different processors, and nearly rank-deficient blocks yield
+entirely different directions. Everything that enters a sum, or decides about shapes or the end of a run, is therefore
+computed by the leader (:attr:`deepca.network.Network.leader`) and broadcast. All other agents check that the numbers
+agree, up to rounding, with what they know, and raise :class:`~deepca.errors.Contradiction` if they do not.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from deepca._util.typing import Array
 from deepca.errors import Contradiction
 from deepca.network.base import Network
 from deepca.operators.linalg import frobenius
-from deepca.topology.spectra import PORTABLE
+from deepca.topology.spectra import MAX_PORTABLE_AGENTS
 
 __all__ = [
-    "SEMI",
+    "SEMIORTHOGONALITY",
     "check_basis",
     "check_bound",
     "check_close",
     "check_small",
-    "counted",
-    "everywhere",
+    "checked_count",
+    "for_local_agents",
     "packed",
     "share_spectrum",
     "unpacked",
 ]
 
-SEMI = 1e-10
-"""Harmless departure from orthogonality: √eps suffices for block Lanczos to have Ritz values accurate to rounding."""
+SEMIORTHOGONALITY = 1e-10
+"""Largest harmless departure from orthogonality: with √eps, Ritz values of block Lanczos are accurate to rounding."""
 
 
 def packed(*parts: npt.ArrayLike) -> Array:
-    """Concatenate the numbers of all parts."""
+    """Concatenate the numbers of all parts into one vector."""
     return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
 
 
 def unpacked(flat: Array, *shapes: tuple[int, ...]) -> list[Array]:
-    """Split concatenated numbers into parts of the given shapes."""
+    """Split a vector made by :func:`packed` into parts of the given shapes."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends)[:-1], shapes, strict=True)]
 
 
-def counted(sender: int, what: str, value: Array | float, most: int) -> int:
-    """Return a received count as an int; raise Contradiction unless it is one of 0 … ``most``."""
+def checked_count(sender: int, what: str, value: Array | float, most: int) -> int:
+    """Return a received count as an int; raise Contradiction unless it is an integer from 0 to ``most``."""
     count = float(value)
     if not (0.0 <= count <= most and count == math.floor(count)):
         raise Contradiction(sender, what, f"{count:g}; expected an integer from 0 to {most}")
@@ -57,7 +57,7 @@ def counted(sender: int, what: str, value: Array | float, most: int) -> int:
 
 
 def check_small(network: Network, what: str, departure: float, allowed: float) -> None:
-    """Raise Contradiction if received numbers depart by more than allowed; the leader has nothing to check."""
+    """Raise Contradiction if the departure of received numbers is more than allowed; the leader checks nothing."""
     if not network.leads and not departure <= allowed + SMALLEST:
         raise Contradiction.off_by(network.leader, what, departure, allowed)
 
@@ -69,36 +69,40 @@ def check_close(network: Network, what: str, received: Array | float, own: Array
 
 
 def share_spectrum(network: Network) -> None:
-    """Use the leader's eigenvalues of 𝐋, which determine numbers of rounds, at all agents.
+    """Make all agents use the leader's eigenvalues of 𝐋, from which they derive numbers of rounds.
 
     Nothing is sent where all agents compute the same bits: in one process, and on small graphs. On directed and
-    time-varying graphs, every agent uses its own.
+    time-varying graphs, every agent uses its own eigenvalues.
     """
     topology = network.topology
-    if network.local.size == network.n_agents or network.n_agents <= PORTABLE or not topology.stays:
+    if (
+        network.local.size == network.n_agents
+        or network.n_agents <= MAX_PORTABLE_AGENTS
+        or not topology.static_undirected
+    ):
         return
     own = topology.spectrum
     received = network.from_leader(own)
-    check_close(network, "eigenvalues of the gossip matrix", received, own, SEMI)
+    check_close(network, "eigenvalues of the gossip matrix", received, own, SEMIORTHOGONALITY)
     network.take_spectrum(received)
 
 
 def check_bound(
     network: Network, received: float, own: float, values: tuple[float, float], size: float, what: str = "a bound"
 ) -> None:
-    """Raise Contradiction unless a bound lies at least half as far above the largest value as the local one.
+    """Raise Contradiction unless a bound exceeds the largest value by at least half as much as the local bound does.
 
     Parameters
     ----------
     network : Network
-        Tells whether this agent leads.
+        Network of the agents; the leader checks nothing.
     received, own : float
         The leader's bound and the local one.
     values : tuple of float
-        The largest and the smallest value found. Bounds further above than a thousand times their distance are all
-        accepted.
+        The largest and the smallest value found. A bound that exceeds the largest by a thousand times their distance
+        is always accepted.
     size : float
-        Magnitude relative to which numbers are rounded.
+        Magnitude of the numbers, to which rounding is relative.
     what : str
         Name of the bound for the message.
     """
@@ -107,7 +111,7 @@ def check_bound(
     unit = max(size, SMALLEST)
     top, bottom = (value / unit for value in values)
     reach = min(own / unit - top, 1e3 * (top - bottom))
-    check_small(network, what, 0.5 * reach - (received / unit - top), SEMI)
+    check_small(network, what, 0.5 * reach - (received / unit - top), SEMIORTHOGONALITY)
 
 
 def check_basis(
@@ -118,7 +122,7 @@ def check_basis(
     Parameters
     ----------
     network : Network
-        Tells whether this agent leads.
+        Network of the agents; the leader checks nothing.
     what : str
         Name of the basis for the message.
     P : ndarray of shape (d, p)
@@ -126,15 +130,15 @@ def check_basis(
     *without : ndarray
         Bases to which P must be orthogonal.
     contains : ndarray, optional
-        Columns that P must span up to a residual of ``beyond``, so shorter directions are arbitrary.
+        Columns that P must span up to a residual of ``beyond``; directions shorter than that are arbitrary.
     beyond : float
         Largest residual.
     """
     if network.leads:
         return
-    check_small(network, what, _largest(P.T @ P - np.eye(P.shape[1])), SEMI)
+    check_small(network, what, _largest(P.T @ P - np.eye(P.shape[1])), SEMIORTHOGONALITY)
     for Q in without:
-        check_small(network, what, _largest(Q.T @ P), SEMI)
+        check_small(network, what, _largest(Q.T @ P), SEMIORTHOGONALITY)
     if contains is not None:
         check_small(network, what, float(frobenius(contains - P @ (P.T @ contains))), beyond)
 
@@ -143,6 +147,6 @@ def _largest(M: Array) -> float:
     return float(np.abs(M).max(initial=0.0))
 
 
-def everywhere(X: Array, network: Network) -> Array:
+def for_local_agents(X: Array, network: Network) -> Array:
     """Return a copy of X for every local agent, ``(*B, d, k)``."""
     return np.array(np.broadcast_to(X, (*network.batch, *X.shape)))

@@ -1,25 +1,24 @@
-"""Compress messages to two or four bytes per number, without loss in the limit.
+"""Compress messages to two or four bytes per number without limiting the accuracy of the result.
 
-Rounding the values themselves would limit the accuracy of a tracked method, since the mean would move with every
-message. Instead, agents send rounded differences, and mix with what their neighbours know rather than with what they
-have::
+Rounding the values themselves would limit the accuracy of a tracked method, since every message would shift the mean.
+Instead, agents send rounded differences, and mix the copies that neighbours keep of each other's values::
 
     c_j = round(x_j − D_j)                    to float32 or float16; sent
     D_j ← D_j + c_j                           by agent j and by each of its neighbours, in float64
     y_j = x_j + Σ_i 𝐋_ji (D_i − D_j)          one round; 𝐋 is symmetric, so mean y = mean x whatever the c_j are
 
-D_j is what the neighbours know of x_j. A rounding error becomes part of the next difference, and differences shrink as
-the method converges, so the rounding errors shrink too. The sum is recomputed from the copies in every round, since a
-running sum would drift.
+D_j is the copy of x_j that agent j and its neighbours keep. A rounding error becomes part of the next difference, and
+differences shrink as the method converges, so the rounding errors shrink too. The sum is recomputed from the copies in
+every round, since a running sum would drift.
 
-A message has one more row below its numbers: an exponent E for each column, chosen so that the largest number of the
-column lies between 2¹⁴ and 2¹⁵ before rounding, with ``c = number · 2^E``. Columns of any magnitude fit float16 in
-this way.
+A message ends with one more row: an exponent E for each column, chosen so that the largest number of the column lies
+between 2¹⁴ and 2¹⁵ before rounding, with ``c = number · 2^E``. Columns of any magnitude fit float16 in this way.
 
-Coded mixing is not linear, and it has a memory, the :class:`Copies`, which belong to the state of an algorithm. Without
-copies the first message is float64, so that ``D = x``. This is repeated every 64 iterations, since a lost message
-leaves different copies at the two ends, which would move the mean in every later round. The certificate detects how far
-the mean has moved by then; a restart of tracking begins without copies.
+Compressed mixing is not linear, and it carries :class:`Copies` from one mix to the next, as part of the State of an
+algorithm. Without copies, the first message is sent in float64, so that ``D = x``. The copies are renewed like this
+every 64 iterations, since a lost message leaves different copies at the two ends of a link, which would shift the mean
+in every later round. The certificate detects how far the mean has shifted by then; a restart of tracking begins without
+copies.
 """
 
 from __future__ import annotations
@@ -37,25 +36,26 @@ from deepca.topology.graph import Topology
 
 if TYPE_CHECKING:
     from deepca.network.base import Network
-    from deepca.network.protocols import Moment, Pairs
+    from deepca.network.protocols import Pairs, Position
 
-__all__ = ["REFRESHED", "Code", "CodedAveraging", "Copies", "Messages", "decode", "encode", "graph_of"]
+__all__ = ["REFRESH_INTERVAL", "Code", "CompressedAveraging", "Copies", "Messages", "decode", "encode", "graph_digest"]
 
 Messages = Literal["float64", "float32", "float16"]
-"""Precision of gossip messages; all but "float64" are coded."""
+"""Precision of gossip messages; all but "float64" are compressed."""
 Code = Literal["float32", "float16"]
 
-REFRESHED = 64
-"""Iterations after which copies are replaced by a float64 message."""
+REFRESH_INTERVAL = 64
+"""Number of iterations after which a float64 message renews the copies."""
 _SCALED_EXPONENT = 15  # columns are scaled below 2¹⁵, since float16 overflows at 2¹⁶
 _MIN_EXPONENT = -1000  # so that 2^−E is a float64 as well
 
 
 @dataclass(frozen=True)
 class Copies:
-    """What neighbours know of each other's values.
+    """Copies that neighbours keep of each other's values.
 
-    A sender and its neighbours perform the same additions, so they have the same bits while every message arrives.
+    A sender and its neighbours perform the same additions, so their copies are bit-identical while every message
+    arrives.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Copies:
     others : tuple of ndarray
         ``D_i`` of the neighbours i of a single agent, in the order of its network; empty if one array holds all agents.
     graph : str
-        Graph to which the copies belong; see :func:`graph_of`.
+        Digest of the graph to which the copies belong; see :func:`graph_digest`.
     """
 
     own: Array
@@ -77,10 +77,10 @@ class Copies:
             array.flags.writeable = False
 
     @classmethod
-    def before(cls, x: Array, known: Copies | None, neighbors: int, graph: str) -> Copies:
+    def continued(cls, x: Array, known: Copies | None, neighbors: int, graph: str) -> Copies:
         """Return the copies with which to mix x: the known ones, or zeros if the shape or the graph changed.
 
-        Shape and graph are the same at all agents, so either all of them start over or none.
+        Shape and graph are the same at all agents, so either all agents start over or none does.
         """
         if known is not None and known.own.shape == x.shape and known.graph == graph:
             return known
@@ -89,8 +89,8 @@ class Copies:
 
 
 @dataclass
-class CodedAveraging:
-    """A network whose rounds are coded, as seen by mixers (:class:`deepca.network.protocols.Averaging`).
+class CompressedAveraging:
+    """Network with compressed messages, as mixers see it (:class:`deepca.network.protocols.Averaging`).
 
     Parameters
     ----------
@@ -112,25 +112,25 @@ class CodedAveraging:
         return self.network.topology
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Make one coded round."""
+        """Run one round with compressed messages."""
         if weights is not None:
             raise MixingError(
-                f"{self.code} messages need every neighbour in every round, or copies would differ; use "
-                'messages="float64" for mixers that set the weights of each round',
+                f"messages = {self.code!r}: compression needs messages to every neighbour in every round, but this "
+                'mixer sets the weights of each round; use messages="float64"',
                 parameter="messages",
                 value=self.code,
             )
-        y, self.copies = self.network.gossip_coded(x, self.copies, self.code)
+        y, self.copies = self.network.gossip_compressed(x, self.copies, self.code)
         return y
 
     @property
-    def moment(self) -> Moment:
+    def position(self) -> Position:
         """Current position in the run."""
-        return self.network.moment
+        return self.network.position
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        """Average pairs with uncoded messages."""
-        return self.network.meet(x, pairs, rounds)
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average pairs with uncompressed messages."""
+        return self.network.average_pairs(x, pairs, rounds)
 
     def total_mean(self, x: Array, /) -> Array:
         """Compute the mean with the network's collective operation."""
@@ -138,30 +138,30 @@ class CodedAveraging:
 
 
 def encode(x: Array, code: Messages, batch: int) -> npt.NDArray[Any]:
-    """Return the message(s) for x, ``(*B, d + 1, k)``, with exponents in the last row.
+    """Return x as messages of shape ``(*B, d + 1, k)``, with exponents in the last row.
 
-    The first ``batch`` axes of x count agents. A vector is one column; with more than two further axes, all but the
-    last are rows.
+    The first ``batch`` axes of x count agents. Of the remaining axes, the last one counts columns and all others count
+    rows; a vector is one column.
     """
     columns = _as_columns(x, batch)
     peak = np.abs(columns).max(axis=-2, keepdims=True, initial=0.0)
     exponents = np.maximum(np.frexp(np.where(np.isfinite(peak), peak, 0.0))[1], _MIN_EXPONENT) - _SCALED_EXPONENT
-    # numbers too small now are sent once the rest is as small; only columns that are not finite overflow
+    # numbers that underflow are sent once the others are as small; only columns that are not finite overflow
     with np.errstate(under="ignore", over="ignore"):
         numbers = (columns * np.ldexp(1.0, -exponents)).astype(code)
     return np.concatenate([numbers, exponents.astype(code)], axis=-2)
 
 
 def decode(message: npt.NDArray[Any], shape: tuple[int, ...]) -> Array:
-    """Return what the message(s) add to a copy of that shape, with the same bits at sender and receiver."""
+    """Return what messages add to copies of the given shape, bit-identical at sender and receiver."""
     exponents = message[..., -1:, :].astype(np.int64)
     with np.errstate(under="ignore"):
         numbers = message[..., :-1, :].astype(np.float64) * np.ldexp(1.0, exponents)
     return np.asarray(numbers.reshape(shape))
 
 
-def graph_of(topology: Topology) -> str:
-    """Return a digest of the edges: copies can be used on any topology with the same one."""
+def graph_digest(topology: Topology) -> str:
+    """Return a digest of the edges; copies are valid on any topology with the same digest."""
     links = topology.adjacency.sorted_indices()
     parts = (links.indptr, links.indices)
     return hashlib.sha256(b"|".join(np.asarray(part, dtype="<i8").tobytes() for part in parts)).hexdigest()

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from deepca._util.typing import Array, Csr
 from deepca.errors import EpochChanged, MixingError, TopologyError
 from deepca.network.arrivals import Part
-from deepca.network.compression import Code, Copies, graph_of
-from deepca.network.protocols import Moment, Pairs
+from deepca.network.compression import Code, Copies, graph_digest
+from deepca.network.protocols import Pairs, Position
 from deepca.network.reductions import Op, Pending
 from deepca.network.sweeps import check_weights
 from deepca.network.traffic import Accounting
@@ -24,12 +24,12 @@ from deepca.topology.graph import Topology
 
 __all__ = ["Exchanges"]
 
-_ROUNDS_PER_EPOCH = 1 << 32  # more than an epoch makes, so that round numbers of epochs do not overlap
-_CACHED_WEIGHTS = 256  # weight matrices of single rounds
+_ROUNDS_PER_EPOCH = 1 << 32  # more than any epoch has, so that round numbers of different epochs do not overlap
+_CACHED_WEIGHTS = 256  # weight matrices of single rounds that are kept
 
 
 class Exchanges(Accounting, ABC):
-    """State of a run, and the exchanges that an engine implements; see :class:`deepca.network.Network`."""
+    """State of a run, and the exchanges that each engine implements; see :class:`deepca.network.Network`."""
 
     reliable: bool = False
     collective: bool = False
@@ -57,7 +57,7 @@ class Exchanges(Accounting, ABC):
         Parameters
         ----------
         spectrum : ndarray
-            Value of :attr:`deepca.topology.Topology.spectrum` there.
+            Value of :attr:`deepca.topology.Topology.spectrum` on that processor.
         """
         self._topology = self._topology.with_spectrum(spectrum)
 
@@ -67,29 +67,29 @@ class Exchanges(Accounting, ABC):
         return self.topology.n_agents
 
     @property
-    def moment(self) -> Moment:
-        """Current position in the run, equal at all agents; a retried step passes the same moments again."""
+    def position(self) -> Position:
+        """Current position in the run, equal at all agents and the same again when a step is retried."""
         return self.epoch, crc32(self._phase.encode()), self._t, self._met
 
     @property
-    def at(self) -> tuple[str, int]:
-        """Phase and iteration that began last."""
+    def phase_and_iteration(self) -> tuple[str, int]:
+        """Phase and iteration of the latest :meth:`begin`."""
         return self._phase, self._t
 
     @cached_property
     def leader(self) -> int:
-        """The agent whose numbers all others use: the root of the spanning tree if all agents know it, else 0."""
-        return self.topology.middle if self.topology.whole and not self.topology.changing else 0
+        """Index of the agent whose numbers all agents use: the root of the spanning tree if they know it, else 0."""
+        return self.topology.center if self.topology.fully_known and not self.topology.time_varying else 0
 
     @property
     def leads(self) -> bool:
-        """Whether the leader is local; if not, its numbers are received and should be checked."""
+        """True if the leader is local; if not, its numbers are received and should be checked."""
         return bool((self.local == self.leader).any())
 
     @cached_property
-    def beside(self) -> npt.NDArray[np.int64]:
+    def neighbors(self) -> npt.NDArray[np.int64]:
         """Indices of the neighbours, ``(*B, slots)``, in the order of :meth:`collect`; −1 in unused slots."""
-        if not self.topology.stays:
+        if not self.topology.static_undirected:
             raise TopologyError(
                 f"{self.topology.name} is {'directed' if self.topology.directed else 'time-varying'}; collecting the "
                 "values of neighbours requires a static undirected graph"
@@ -100,7 +100,7 @@ class Exchanges(Accounting, ABC):
         return np.array(filled, dtype=np.int64).reshape(*self.batch, slots)
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
-        """Start iteration t: rounds are numbered from 0 again, so a retried step sends the same tags.
+        """Start iteration t; rounds are numbered from 0 again, so a retried step sends the same tags.
 
         Parameters
         ----------
@@ -109,19 +109,19 @@ class Exchanges(Accounting, ABC):
         t : int
             Iteration.
         phase : str, default="step"
-            Purpose of the exchanges, to distinguish those of one iteration (a step, a restart, a mean, …).
+            Purpose of the exchanges (a step, a restart, a mean, …), to distinguish those of one iteration.
         """
         if epoch != self.epoch:
             self._riding.clear()
-            self.made = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
+            self.next_round = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
         self.epoch, self._phase, self._t, self._round, self._met = epoch, phase, t, 0, 0
         self._parts = ()
         self._announced = max(self._announced, epoch)
 
     def expect(self, *parts: Part) -> None:
-        """Describe the arrays of this step's exact averages, until the next :meth:`begin`.
+        """Declare what the arrays of exact averages contain, until the next :meth:`begin`.
 
-        Agents in separate processes check what they receive against it, and name a neighbour that sent anything else.
+        Agents in separate processes check received arrays against it, and name a neighbour whose array does not match.
 
         Parameters
         ----------
@@ -132,16 +132,16 @@ class Exchanges(Accounting, ABC):
 
     @contextmanager
     def following(self, known: Array, at: int, /) -> Iterator[None]:
-        """Verify exact averages by an entry that every agent knows.
+        """Verify exact averages with one entry of the arrays, which is known to all agents in advance.
 
-        Every agent can compute how these entries change from round to round, so a neighbour that alters sums is named.
+        Every agent computes how this entry should change from round to round, so a neighbour that alters sums is named.
 
         Parameters
         ----------
         known : ndarray of shape (m,)
-            The entry of every agent.
+            Value of the entry at every agent.
         at : int
-            Its position in an agent's array.
+            Position of the entry in an agent's array.
 
         Yields
         ------
@@ -166,7 +166,7 @@ class Exchanges(Accounting, ABC):
 
     @abstractmethod
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Make one round of weighted averaging: ``x_j ← Σ_i 𝐋_ji x_i`` over the neighbours and the agent itself.
+        """Run one round of weighted averaging: ``x_j ← Σ_i 𝐋_ji x_i`` over the neighbours and the agent itself.
 
         Pending values ride along in rounds with the default weights, which use every edge, and in exact averages.
 
@@ -175,8 +175,8 @@ class Exchanges(Accounting, ABC):
         x : ndarray of shape (*B, …)
             Local values.
         weights : csr_array of shape (m, m), optional
-            Replaces 𝐋 in this round, the same at all agents. Entries may be nonzero on edges and the diagonal only;
-            nothing is sent where an entry is zero.
+            Weights that replace 𝐋 in this round, the same at all agents. Only entries on edges and the diagonal may be
+            nonzero; nothing is sent where an entry is zero.
 
         Returns
         -------
@@ -185,8 +185,8 @@ class Exchanges(Accounting, ABC):
         """
 
     @abstractmethod
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        """Average pairs of neighbours in sequence: ``x_i, x_j ← (x_i + x_j)/2``.
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average pairs of neighbours, one pair after another: ``x_i, x_j ← (x_i + x_j)/2``.
 
         Both agents of a pair send one message; all others send nothing. Pending values do not ride along.
 
@@ -195,14 +195,14 @@ class Exchanges(Accounting, ABC):
         x : ndarray of shape (*B, …)
             Local values.
         pairs : ndarray of shape (n, 2)
-            Agents that meet, the same at all agents.
+            Pairs of agents, in order; the same at all agents.
         rounds : int
-            Number of rounds to count for all meetings together.
+            Number of rounds to count for all pairs together.
 
         Returns
         -------
         ndarray of shape (*B, …)
-            Values after all meetings.
+            Values after all pairs have averaged.
         """
 
     @abstractmethod
@@ -223,8 +223,8 @@ class Exchanges(Accounting, ABC):
         """
 
     @abstractmethod
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        """Make one round with compressed messages: ``x_j + Σ_i 𝐋_ji (D_i − D_j)``.
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Run one round with compressed messages: ``x_j + Σ_i 𝐋_ji (D_i − D_j)``.
 
         Pending values ride along. See :mod:`deepca.network.compression`.
 
@@ -248,7 +248,7 @@ class Exchanges(Accounting, ABC):
 
     @abstractmethod
     def reduce(self, x: Array, op: Op, /) -> Array:
-        """Compute the minimum or maximum over all agents now, by flooding in a diameter of control rounds.
+        """Compute the minimum or maximum over all agents immediately, by flooding in control rounds of its own.
 
         Between separate processes, the infinity that would decide the result (+∞ for a maximum) is rejected and its
         sender named.
@@ -268,7 +268,7 @@ class Exchanges(Accounting, ABC):
 
     @abstractmethod
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
-        """Start a reduction whose values ride along with the next gossip rounds at no extra rounds.
+        """Start a reduction whose values ride along with the next gossip rounds, without extra rounds.
 
         Parameters
         ----------
@@ -306,15 +306,15 @@ class Exchanges(Accounting, ABC):
     @cached_property
     def _graph(self) -> str:
         """Digest that identifies the graph to which copies belong."""
-        return graph_of(self.topology)
+        return graph_digest(self.topology)
 
     def _check_epoch(self) -> None:
         if self._announced > self.epoch:
             raise EpochChanged(self._announced)
 
     def _flood_rounds(self) -> int:
-        """Return the rounds that flooding takes from now on."""
-        return self.topology.flood_from(self.made)
+        """Return the number of rounds that flooding takes if it starts with the next round."""
+        return self.topology.flood_rounds_from(self.next_round)
 
     def _prepared(self, weights: Csr, prepare: Callable[[Csr], Any]) -> Any:
         """Return ``prepare(weights)``, cached; the weights are checked against the graph the first time."""
@@ -324,6 +324,6 @@ class Exchanges(Accounting, ABC):
             if len(self._weights) >= _CACHED_WEIGHTS:
                 self._weights.clear()
             for part in (weights.data, weights.indices, weights.indptr):
-                part.flags.writeable = False  # the cached value would not follow a change
+                part.flags.writeable = False  # a change would make the cached value stale
             known = self._weights[id(weights)] = (weights, prepare(weights))
         return known[1]

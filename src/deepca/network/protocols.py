@@ -1,4 +1,4 @@
-"""Interfaces between networks and mixers."""
+"""Define the interfaces between networks and mixers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 from deepca._util.typing import Array, Csr
 from deepca.topology.graph import Topology
 
-__all__ = ["Averaging", "LinearMixer", "Moment", "Pairs"]
+__all__ = ["Averaging", "LinearMixer", "Pairs", "Position"]
 
-Moment = tuple[int, int, int, int]
-"""Epoch, phase (as a checksum), iteration, and number of pairs that have met since it began; equal at all agents."""
+Position = tuple[int, int, int, int]
+"""Position in a run, equal at all agents: epoch, checksum of the phase, iteration, pairs averaged since it began."""
 Pairs = npt.NDArray[np.int64]
-"""Pairs of agents that meet, ``(n, 2)``, in sequence."""
+"""Pairs of agents that average with each other, ``(n, 2)``, in order."""
 
 
 class Averaging(Protocol):
@@ -27,16 +27,16 @@ class Averaging(Protocol):
         ...
 
     @property
-    def moment(self) -> Moment:
+    def position(self) -> Position:
         """Current position in the run, equal at all agents."""
         ...
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Make one round of weighted averaging with the neighbours."""
+        """Run one round of weighted averaging with the neighbours."""
         ...
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        """Average pairs of neighbours in sequence."""
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average pairs of neighbours, one pair after another."""
         ...
 
     def total_mean(self, x: Array, /) -> Array:
@@ -49,12 +49,12 @@ class LinearMixer(Protocol):
 
     @property
     def fixed(self) -> bool:
-        """Whether the number of rounds is the same in every iteration."""
+        """True if the number of rounds is the same in every iteration."""
         ...
 
     @property
-    def spreads(self) -> bool:
-        """Whether every agent has heard from every other after one run."""
+    def reaches_all(self) -> bool:
+        """True if one run brings the values of every agent to every other agent."""
         ...
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
@@ -62,5 +62,5 @@ class LinearMixer(Protocol):
         ...
 
     def key(self, K: int, /) -> object:
-        """Return a key that is equal for mixers that apply the same matrix in K rounds; None if no two runs do."""
+        """Return a key that is equal for mixers that apply the same matrix in K rounds; None if every run differs."""
         ...

@@ -1,4 +1,4 @@
-"""Reductions over all agents, and values that are still being reduced."""
+"""Define reductions over all agents, and reductions in progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Op = Literal["min", "max"]
 
 
 class Pending:
-    """A reduction in progress: its values ride along with gossip messages.
+    """Reduction in progress, whose values ride along with gossip messages.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ class Pending:
     op : {"min", "max"}
         The reduction.
     rounds : int
-        Full rounds until every agent's value has reached every agent.
+        Number of full rounds until every agent's value has reached every other agent.
 
     Attributes
     ----------
     value : ndarray
         The result, once `ready`.
     rounds_left : int
-        Rounds that remain.
+        Number of full rounds that remain.
     """
 
     def __init__(self, value: Array, op: Op, rounds: int) -> None:
@@ -39,7 +39,7 @@ class Pending:
 
     @property
     def ready(self) -> bool:
-        """Whether the value is final."""
+        """True if the value is final."""
         return self.rounds_left <= 0
 
 
@@ -51,5 +51,5 @@ def reducer(op: Op) -> Any:
 
 
 def neutral(op: Op) -> float:
-    """Return the neutral element, which an agent without a value sends. The opposite infinity is never sent."""
+    """Return the neutral element, which an agent without a value sends; the opposite infinity is never sent."""
     return np.inf if op == "min" else -np.inf

@@ -15,12 +15,12 @@ from deepca.network.reductions import Op, Pending, reducer
 from deepca.network.sweeps import sweeps
 from deepca.topology.graph import Topology
 
-__all__ = ["SimulatedNetwork", "apart"]
+__all__ = ["SimulatedNetwork", "disjoint_groups"]
 
 _SPARSE_COST = 8  # dense multiply-adds that take as long as a sparse one (CSR times a tall block against dgemm)
 _MAX_DENSE_AGENTS = 2048  # a dense m × m matrix of this size takes 32 MB
-_CHEAP_COLLAPSE_AGENTS = 128  # up to which a matrix is worth making even if its K does not recur
-_CACHED_MAPS = 8  # matrices of different K
+_CHEAP_COLLAPSE_AGENTS = 128  # up to which a matrix is worth computing even if its K does not recur
+_CACHED_MAPS = 8  # matrices kept, one for each mixer and K
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Collapsed:
 
 
 class SimulatedNetwork(Network):
-    """The network of all agents in one process; arrays are ``(m, d, k)``.
+    """Network of all agents in one process; arrays are ``(m, d, k)``.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class SimulatedNetwork(Network):
 
     Notes
     -----
-    On a static graph a linear mixer is one matrix, found by applying it to the identity. K rounds are either collapsed
-    to that matrix or run individually with a sparse 𝐋, whichever needs fewer multiplications, so large sparse graphs
-    never need a dense m × m matrix. The traffic counted is the same in both cases.
+    On a static graph, K rounds of a linear mixer are one matrix, found by applying the mixer to the identity. The
+    rounds are either collapsed to that matrix or run individually with a sparse 𝐋, whichever needs fewer
+    multiplications, so large sparse graphs never need a dense m × m matrix. The traffic counted is the same either way.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class SimulatedNetwork(Network):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, (topology.n_agents,))
         self.local = np.arange(topology.n_agents)
-        if topology.changing:
+        if topology.time_varying:
             self.reliable = False  # no spanning tree exists in every round
         self._messages = topology.n_messages
         m, gossip = topology.n_agents, topology.gossip_sparse
@@ -84,27 +84,27 @@ class SimulatedNetwork(Network):
         self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
         return _apply(matrix, x)
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        """Average disjoint pairs at once, with the same result as in sequence."""
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average disjoint pairs at once, which gives the same result as one pair after another."""
         self._check_epoch()
         y = x.copy(order="K")
-        for one, other in apart(pairs, self.n_agents):
+        for one, other in disjoint_groups(pairs, self.n_agents):
             y[one] = y[other] = (y[one] + y[other]) * 0.5
         self._have_met(pairs, rounds, x[0].nbytes)
         return y
 
     def collect(self, x: Array, /) -> Array:
-        """Index the values of the neighbours."""
+        """Look up the values of the neighbours, and count what separate agents would send."""
         self._check_epoch()
-        beside = self.beside
+        beside = self.neighbors
         self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._riding_bytes())
         self._ride(1)
         return np.where((beside >= 0).reshape(*beside.shape, *(1,) * (x.ndim - 1)), x[beside], 0.0)
 
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        """Encode and decode the messages of all agents."""
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Encode and decode the messages of all agents, and mix the copies."""
         self._check_epoch()
-        before = Copies.before(x, copies, 0, self._graph)
+        before = Copies.continued(x, copies, 0, self._graph)
         messages = encode(x - before.own, code if before is copies else "float64", 1)
         self._count(rounds=1, messages=self._messages, payload=messages[0].nbytes, control=self._riding_bytes())
         self._ride(1)
@@ -121,7 +121,7 @@ class SimulatedNetwork(Network):
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
         """Compute the mean directly, and count what separate agents would send."""
-        if self._makes_every_round:
+        if self._runs_every_round:
             return super().sweep(x, derive, size)
         self._check_epoch()
         up, down = sweeps(self.topology)
@@ -134,7 +134,7 @@ class SimulatedNetwork(Network):
 
     def broadcast(self, x: Array, /) -> Array:
         """Return the leader's row, and count what separate agents would send."""
-        if self._makes_every_round or not (self.reliable and self.topology.whole):
+        if self._runs_every_round or not (self.reliable and self.topology.fully_known):
             return super().broadcast(x)
         self._check_epoch()
         self._count_along(sweeps(self.topology)[1], x[0].nbytes, riding=False)
@@ -143,12 +143,12 @@ class SimulatedNetwork(Network):
         )  # without negative zeros, as separate agents receive it
 
     @property
-    def _makes_every_round(self) -> bool:
-        """Whether every round has to be made, because a subclass observes messages or sums are collective."""
+    def _runs_every_round(self) -> bool:
+        """True if rounds may not be skipped, because a subclass observes messages or exact averages are collective."""
         return self.collective or type(self).mix is Network.mix
 
     def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
-        """Count rounds with those weights as if each were made."""
+        """Count the traffic of rounds with the given weights without running them."""
         control = self._riding_bytes() if riding else 0
         for weights in rounds:
             _, messages = self._prepared(weights, _with_messages)
@@ -158,18 +158,18 @@ class SimulatedNetwork(Network):
         """Run a mixer, collapsed to one matrix where that is cheaper."""
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
-        # a matrix for a K that may not recur is worthwhile only if it is cheap to make
+        # a matrix for a K that may not recur is worthwhile only if it is cheap to compute
         key, again = mixer.key(K), mixer.fixed or m <= _CHEAP_COLLAPSE_AGENTS
-        if self.topology.changing or key is None or m > _MAX_DENSE_AGENTS or not cheaper or not again:
+        if self.topology.time_varying or key is None or m > _MAX_DENSE_AGENTS or not cheaper or not again:
             return super().mix(mixer, x, K)
         self._check_epoch()
         linear = self._maps.pop(key, None) or self._collapse(mixer, K)
-        self._maps[key] = linear  # last is newest
+        self._maps[key] = linear  # the most recently used comes last
         if len(self._maps) > _CACHED_MAPS:
             self._maps.pop(next(iter(self._maps)))
         payload = x[0].nbytes
         self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
-        if mixer.spreads:
+        if mixer.reaches_all:
             self._count_riding(self._riding_bytes() * linear.messages)
             self._swept(list(self._riding))
             return _apply(linear.matrix, x)
@@ -180,16 +180,16 @@ class SimulatedNetwork(Network):
         return _apply(linear.matrix, x)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
-        """Reduce directly, and count the rounds of flooding."""
+        """Reduce over the array, and count the rounds that flooding would take."""
         self._check_epoch()
         value = reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0)
         rounds = self._flood_rounds()
-        messages = sum(self._now()[1] for _ in range(rounds)) if self.topology.changing else rounds * self._messages
+        messages = sum(self._now()[1] for _ in range(rounds)) if self.topology.time_varying else rounds * self._messages
         self._count(control_rounds=rounds, messages=messages, control=np.asarray(value).nbytes)
         return np.asarray(value)
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
-        """Reduce directly; the value becomes ready when flooding would have completed it."""
+        """Reduce over the array; the value becomes ready when flooding would have completed it."""
         value = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
         pending = Pending(value, op, self._flood_rounds())
         if not pending.ready:
@@ -197,11 +197,11 @@ class SimulatedNetwork(Network):
         return pending
 
     def _now(self) -> tuple[Array | Csr, int]:
-        """Return weights and number of messages of the round that begins."""
-        if not self.topology.changing:
+        """Return weights and message count of the next round; advance the counter of a time-varying network."""
+        if not self.topology.time_varying:
             return self._L, self._messages
-        self.made += 1
-        return self.topology.at(self.made - 1), self.topology.messages_at(self.made - 1)
+        self.next_round += 1
+        return self.topology.at(self.next_round - 1), self.topology.messages_at(self.next_round - 1)
 
     def _riding_bytes(self) -> int:
         return sum(pending.value.nbytes for pending in self._riding)
@@ -215,10 +215,10 @@ class SimulatedNetwork(Network):
         return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
 
 
-def apart(pairs: Pairs, m: int) -> list[Pairs]:
-    """Partition a sequence of meetings into few groups of disjoint pairs, ``(2, n)`` arrays in sequence.
+def disjoint_groups(pairs: Pairs, m: int) -> list[Pairs]:
+    """Split a sequence of pairs into groups of disjoint pairs, ``(2, n)`` arrays to be averaged one after another.
 
-    The order of meetings matters only between those that share an agent, so each group can be computed at once.
+    The order matters only between pairs that share an agent, so the pairs of a group can be averaged at once.
     """
     made, group = [0] * m, []
     for i, j in pairs.tolist():

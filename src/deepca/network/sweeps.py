@@ -1,4 +1,4 @@
-"""Compute weights of rounds along a spanning tree that all agents know: sums up to its root, values down from it."""
+"""Compute round weights along a spanning tree that all agents know: sums go up to its root, results come back down."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from deepca.topology.graph import Topology
 __all__ = ["Tree", "check_weights", "round_between", "sweeps"]
 
 Tree = tuple[tuple[Csr, ...], tuple[Csr, ...]]
-"""Weights of the rounds up a tree to its root, and of the rounds down."""
+"""Weights of the rounds up a tree to its root, and of the rounds back down."""
 
-_CACHED_GRAPHS = 16
+_CACHED_GRAPHS = 16  # graphs whose weights are kept
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)
 def sweeps(topology: Topology) -> Tree:
-    """Return the rounds along a tree with root ``topology.middle``, which has the mean after the rounds up."""
+    """Return the round weights along a tree with root ``topology.middle``; the rounds up leave the mean at the root."""
     m = topology.n_agents
     if m == 1:
         return (), ()
     up: list[Csr] = []
-    depth, parent = topology.paths_to(topology.middle)
+    depth, parent = topology.paths_to(topology.center)
     for level in range(int(depth.max()), 0, -1):
         children = np.flatnonzero(depth == level)
         share = 1.0 / m if level == 1 else 1.0
@@ -35,7 +35,7 @@ def sweeps(topology: Topology) -> Tree:
         keep[depth == 0] = share
         up.append(round_between(keep, parent[children], children, share))
     down: list[Csr] = []
-    depth, parent = topology.paths_from(topology.middle)
+    depth, parent = topology.paths_from(topology.center)
     for level in range(1, int(depth.max()) + 1):
         children = np.flatnonzero(depth == level)
         keep = np.ones(m)
@@ -45,7 +45,7 @@ def sweeps(topology: Topology) -> Tree:
 
 
 def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64], weight: float) -> Csr:
-    """Return weights with which each receiver adds ``weight`` times its sender's value to ``keep`` times its own."""
+    """Return weights that add ``weight`` times the sender's value to ``keep`` times the receiver's own."""
     own = np.flatnonzero(keep)
     rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
     values = np.concatenate([keep[own], np.full(len(receivers), weight)])
@@ -53,7 +53,7 @@ def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.ND
 
 
 def check_weights(weights: Csr, topology: Topology) -> None:
-    """Raise TopologyError unless nonzero weights lie on edges and the diagonal only."""
+    """Raise TopologyError unless all nonzero weights lie on edges or the diagonal."""
     m = topology.n_agents
     if weights.shape != (m, m):
         raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})", value=weights.shape)

@@ -1,4 +1,4 @@
-"""Count what agents send, and advance the values that ride along with messages."""
+"""Count what agents send, and keep track of values that ride along with messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Traffic:
     rounds : int
         Rounds of gossip.
     control_rounds : int
-        Extra rounds made only to agree on values.
+        Additional rounds that served only to agree on values.
     messages : int
         Messages of any kind.
     bytes_sent : int
         Bytes of array payloads and pending values.
     control_bytes : int
-        The part of `bytes_sent` that pending values took.
+        Bytes of pending values, a part of `bytes_sent`.
     agents : int
         Number of senders.
     """
@@ -46,7 +46,7 @@ class Traffic:
         return self.bytes_sent / self.agents
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Add the counts of a later or separate period; the number of agents stays."""
+        """Add the counts of another period, and keep the number of agents."""
         return replace(
             self,
             rounds=self.rounds + other.rounds,
@@ -83,7 +83,7 @@ class Accounting:
     full_rounds : int
         Rounds so far that used every edge.
     sweeps : int
-        Exact averages so far. Pending values travel with them and with full rounds.
+        Exact averages so far. Pending values ride along with them and with full rounds.
     made : int
         Index of the next round of a time-varying network; not advanced on static ones.
     """
@@ -94,7 +94,7 @@ class Accounting:
         self._agents = agents
         self.full_rounds = 0
         self.sweeps = 0
-        self.made = 0
+        self.next_round = 0
         self._met = 0
         self._riding: list[Pending] = []
         self._sent = [0] * 5  # rounds, control rounds, messages, bytes, control bytes: as in Traffic
@@ -105,8 +105,8 @@ class Accounting:
         rounds, control_rounds, messages, sent, control = self._sent
         return Traffic(rounds, control_rounds, messages, sent, control, self._agents)
 
-    def forget(self) -> None:
-        """Drop pending values that are no longer needed; ``solve`` calls it before and after a run."""
+    def discard_pending(self) -> None:
+        """Discard all pending values; ``solve`` calls this before and after a run."""
         self._riding.clear()
 
     def _count(
@@ -126,12 +126,12 @@ class Accounting:
         self._sent[4] += nbytes
 
     def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
-        """Count the messages of meetings, of ``payload`` bytes each."""
+        """Count the messages of pairs that averaged with each other, of ``payload`` bytes each."""
         self._met += len(pairs)
         self._count(rounds=rounds, messages=int(np.isin(pairs, self.local).sum()), payload=payload)
 
     def _ride(self, rounds: int) -> None:
-        """Advance pending values by rounds that used every edge."""
+        """Advance pending values by that many rounds over every edge."""
         self.full_rounds += rounds
         for pending in self._riding:
             pending.rounds_left -= rounds

@@ -1,7 +1,7 @@
 """Grow a spanning tree and sum over it, without any agent knowing the whole graph.
 
-Every agent learns the indices of its parent and its children. Sums travel up the tree and down again, so all agents
-have the same bits.
+Every agent learns only the indices of its parent and its children. Sums travel up the tree and back down, so all agents
+receive the same bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["SpanningTree"]
 
 
 def _derive_nothing(total: Array) -> Array:
-    """Return no numbers."""
+    """Return an empty array, for sums from which nothing is derived."""
     return np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """A spanning tree for sums over all agents in ``2 · depth`` rounds of at most m − 1 messages.
+    """Spanning tree for sums over all agents, in ``2 · depth`` rounds with m − 1 messages up and m − 1 down.
 
     Use :meth:`grow` to create one.
 
@@ -40,7 +40,7 @@ class SpanningTree:
     depth : int
         Distance of the farthest agent from the root.
     up, down : tuple of csr_array
-        Weights of the rounds; the entries of local agents are known.
+        Weights of the rounds, with only the entries that concern local agents.
     root : int
         Agent at the top of the tree.
     """
@@ -71,8 +71,8 @@ class SpanningTree:
         ::
 
             h_j = 0 at the source,  h_j ← min(h_j, 1 + min_i h_i) over the neighbours i      hops from a source
-            a, b:   farthest from the first agent; from a                                   ends of a long path
-            root:   where max(h(a), h(b)) is smallest;  if some d is farther from there, where max(h(a), h(b), h(d)) is
+            a:      an agent farthest from the first agent;  b: an agent farthest from a    ends of a long path
+            root:   minimises max(h(a), h(b));  if some d is farther from it than that, minimises max(h(a), h(b), h(d))
         """
         if network.topology.n_agents == 1:
             return cls(network, 1, 0, (), (), int(network.local.ravel()[0]))
@@ -95,13 +95,14 @@ class SpanningTree:
 
     @property
     def leads(self) -> bool:
-        """Whether the root is local."""
+        """True if the root is local."""
         return bool((self.network.local == self.root).any())
 
     def sum(self, x: Array) -> Array:
         """Return the sum over all agents, bit-identical at every agent.
 
-        Every agent adds a one; if their sum is not the number of agents, a message was lost and NetworkError is raised.
+        Every agent contributes a one as well; if the ones do not add up to the number of agents, a message was lost or
+        altered, and NetworkError is raised.
 
         Parameters
         ----------
@@ -120,8 +121,8 @@ class SpanningTree:
     ) -> tuple[Array, Array]:
         """Return the sum over all agents, and numbers that the root derives from it.
 
-        Both travel down the tree and are bit-identical at every agent: factorizations differ between processors, so
-        one agent computes them for all.
+        Both travel down the tree and are bit-identical at every agent. Factorizations differ between processors, so the
+        root computes them for all.
 
         Parameters
         ----------
@@ -146,20 +147,20 @@ class SpanningTree:
             return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
 
         if network.collective:
-            found = network.common(network.total_mean(flat)) * self.n_agents
+            found = network.unbatched(network.total_mean(flat)) * self.n_agents
             derived = derive_from(found) if self.leads else np.zeros(size)
             derived = network.flood(np.broadcast_to(derived, (*B, size)), self.root) if size else derived
         else:
             found, derived = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
-            counted = f"{self.n_agents} agents were counted as {float(found[-1]):g}"
-            raise NetworkError(f"{counted}: a message was lost or altered; run again")
+            counted = f"a sum over {self.n_agents} agents counted {float(found[-1]):g} of them"
+            raise NetworkError(f"{counted}: a message was lost or altered; check the network, then run again")
         return np.asarray(found[:-1].reshape(x.shape[len(B) :])), derived
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return every local agent's distance from the source, and its neighbour towards it; −1 at the source."""
-    beside = network.beside
+    """Return each local agent's hops from the source, and the neighbour on the way there (−1 at the source)."""
+    beside = network.neighbors
     hops, parent = np.where(source, 0.0, np.inf), np.full(network.batch, -1.0)
     for _ in range(network.topology.flood_rounds):
         theirs = np.where(beside >= 0, network.collect(hops[..., None])[..., 0], np.inf)
@@ -175,7 +176,7 @@ def _farthest(network: Network, hops: Array) -> npt.NDArray[np.bool_]:
 
 
 def _first(network: Network, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the agent with the smallest index among those."""
+    """Return a mask that selects the agent with the smallest index in ``among``."""
     numbers = network.local.astype(np.float64)
     return np.asarray(numbers == network.reduce(np.where(among, numbers, np.inf), "min"))
 
@@ -184,9 +185,9 @@ def _sweeps(network: Network, mine: tuple[Array, Array], theirs: tuple[Array, Ar
     """Return the weights of the rounds up and down, from hops and parents of local agents and their neighbours."""
     local = network.local.ravel()
     hops, parent = (part.ravel().astype(np.int64) for part in mine)
-    around, beyond, beside = (part.reshape(local.size, -1) for part in (*theirs, network.beside))
+    around, beyond, beside = (part.reshape(local.size, -1) for part in (*theirs, network.neighbors))
     row, slot = np.nonzero((beside >= 0) & (beyond == local[:, None]) & (around > hops[:, None]))
-    has = parent >= 0  # both ends know a link
+    has = parent >= 0  # each end of a link knows it: links to parents, then links to children
     parents = np.concatenate([parent[has], local[row]])
     children = np.concatenate([local[has], beside[row, slot]])
     level = np.concatenate([hops[has], hops[row] + 1])

@@ -1,8 +1,8 @@
-"""The matrices ``A_j``: rows of data, a covariance, or anything with a symmetric product.
+"""Base class of operators, which represent the matrices ``A_j`` by rows, covariances or any symmetric product.
 
 An :class:`Operator` has the ``A_j`` of all local agents and multiplies them by ``W`` of shape ``(*B, d, k)``:
-``B = (m,)`` in a simulator, ``()`` for a single agent. For ``A_j = X_jᵀX_j``, rows can be kept or turned into a
-covariance; the cheaper form follows from n, d, m and memory (:func:`~deepca.operators.choose_form`), unless given.
+``B = (m,)`` in a simulator, ``()`` for a single agent. For ``A_j = X_jᵀX_j`` it keeps the rows or forms the covariance;
+:func:`~deepca.operators.choose_form` chooses the cheaper form from n, d, m and memory if none is given.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from deepca._util.machine import usable_cores
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
-from deepca._util.validation import NOTHING, Whole, check
+from deepca._util.validation import NONE, Integer, check
 from deepca.errors import DataError
 from deepca.operators.rounding import Rounding
 
 __all__ = ["Operator", "OperatorLike", "PerAgent"]
 
-_MIN_SHARED_BYTES = 4 << 20  # read per product, from which on a second core pays off
+_MIN_SHARED_BYTES = 4 << 20  # read per product; below, a second core does not pay off
 
 
+@renamed_attributes(without="deflated")
 class Operator(ABC):
     """The ``A_j`` of the local agents; ``A @ W`` multiplies agent by agent, ``(*B, d, k) → (*B, d, k)``.
 
@@ -41,7 +43,7 @@ class Operator(ABC):
     form : str
         "rows", "covariance", "operator" or "mixed".
     bytes_read : int
-        Bytes that one product must read, a lower bound to compare timings with.
+        Bytes that one product must read, as a lower bound on its time.
     row_counts : ndarray of int of shape B or None
         Rows behind each local ``A_j``; None if unknown.
     """
@@ -62,8 +64,7 @@ class Operator(ABC):
         Returns
         -------
         Rounding
-            Errors of forming each ``A_j`` and of multiplying by it; zero if nothing is known
-            (:mod:`deepca.operators.rounding`).
+            Errors of forming each ``A_j`` and of multiplying by it (:mod:`deepca.operators.rounding`); zero if unknown.
         """
         return Rounding.none(self.batch)
 
@@ -83,7 +84,7 @@ class Operator(ABC):
         """
 
     def agents(self, which: npt.NDArray[np.int64]) -> Operator:
-        """Return some of the ``A_j``, in the given order.
+        """Return the ``A_j`` of the given agents, in the given order.
 
         Parameters
         ----------
@@ -109,10 +110,10 @@ class Operator(ABC):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows behind ``A_j = c_j Y_jᵀY_j`` are available, as :meth:`without` and :meth:`gram` require."""
+        """True if the rows behind ``A_j = c_j Y_jᵀY_j`` are available, as :meth:`deflated` and :meth:`gram` require."""
         return False
 
-    def without(self, V: Array) -> Operator:
+    def deflated(self, V: Array) -> Operator:
         """Deflate the rows: return the ``A_j`` of ``Y_j(I − VVᵀ)``.
 
         Parameters
@@ -123,7 +124,7 @@ class Operator(ABC):
         Returns
         -------
         Operator
-            The deflated ``A_j``, with an error of rounding relative to the rows, not to their squares.
+            The deflated ``A_j``, with rounding errors relative to the rows, not to their squares.
 
         Raises
         ------
@@ -158,7 +159,7 @@ class Operator(ABC):
         return self.batch[0] if self.batch else 1
 
     def mean(self) -> Array:
-        """Return the mean of the local ``A_j``: the pooled problem, for references and tests.
+        """Return the mean of the local ``A_j``; if all agents are local, the matrix that pooling their data would give.
 
         Returns
         -------
@@ -181,14 +182,14 @@ OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]
 
 
 def _rows_unavailable() -> DataError:
-    return DataError("only products of rows are available here, not the rows; give the rows instead of matrices")
+    return DataError("the rows behind A_j are not available, only products with A_j; give rows instead of matrices")
 
 
-class Shared:
-    """Split the agents of a large product over cores (BLAS releases the interpreter lock)."""
+class AgentPool:
+    """Thread pool that splits the agents of a large product over cores (BLAS releases the GIL)."""
 
     def __init__(self, count: int, nbytes: int, workers: int | None) -> None:
-        check("workers", workers, Whole(1), NOTHING, meaning="cores that share a product")
+        check("workers", workers, Integer(1), NONE, meaning="cores that share a product")
         wanted = usable_cores() if workers is None else workers
         wanted = min(wanted, count) if nbytes >= _MIN_SHARED_BYTES else 1
         bounds = [count * i // wanted for i in range(wanted + 1)]
@@ -201,7 +202,7 @@ class Shared:
         return {**self.__dict__, "_pool": None}
 
     def run(self, work: Callable[[slice], object]) -> None:
-        """Call ``work`` with slices that cover all agents, one per core."""
+        """Call ``work`` with slices of the agents, one slice per core."""
         if not self.parts:
             work(self._whole)
             return
@@ -214,13 +215,13 @@ class Shared:
 
 
 def _without_warnings(work: Callable[[slice], object], part: slice) -> None:
-    """Ignore overflow, which the caller checks for; numpy's error state is not passed on to other threads."""
+    """Ignore overflow, which the caller checks for; every thread has its own error state in numpy."""
     with np.errstate(over="ignore", invalid="ignore"):
         work(part)
 
 
 class PerAgent(Operator):
-    """Agents whose ``A_j`` differ in kind (dense, sparse, LinearOperator).
+    """Operator of agents whose ``A_j`` differ in kind (dense, sparse, LinearOperator).
 
     Parameters
     ----------
@@ -242,7 +243,7 @@ class PerAgent(Operator):
         return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
 
     def rounding(self) -> Rounding:
-        """Collect the bounds of all agents."""
+        """Collect the bounds on the rounding errors of all agents."""
         each = [A.rounding() for A in self.operators]
         rows, products, sums = (
             np.array(of) for of in zip(*((r.rows, r.products, r.growth) for r in each), strict=True)
@@ -259,12 +260,12 @@ class PerAgent(Operator):
 
     @property
     def has_rows(self) -> bool:
-        """Whether all agents have their rows."""
+        """True if all agents have their rows."""
         return all(A.has_rows for A in self.operators)
 
-    def without(self, V: Array) -> PerAgent:
+    def deflated(self, V: Array) -> PerAgent:
         """Deflate the rows of every agent."""
-        return PerAgent([A.without(V) for A in self.operators])
+        return PerAgent([A.deflated(V) for A in self.operators])
 
     def gram(self, V: Array) -> Array:
         """Return ``VᵀA_jV`` of every agent."""

@@ -1,4 +1,4 @@
-"""Construct operators from rows, matrices or linear operators, in the cheaper form."""
+"""Construct operators from rows, matrices or LinearOperators, and choose the cheaper form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_rows(
     rows : sequence of array_like or sparse matrix
         One ``(n_j, d)`` block per agent, dense or sparse in any mixture; row counts may differ.
     scale : float or sequence of float, default=1.0
-        One number, or one per agent (``1 / n_j`` gives second-moment matrices).
+        One number for all agents, or one per agent (``1 / n_j`` gives second-moment matrices).
     form : {"auto", "rows", "covariance"}, default="auto"
         "rows" keeps the rows, "covariance" multiplies them out once, "auto" chooses the cheaper form.
     workers : int, optional
@@ -52,7 +52,7 @@ def from_rows(
     Raises
     ------
     DataError
-        If blocks are missing, malformed or not finite; names the agent.
+        If blocks are missing, malformed or not finite; the message names the agent.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Cov
     Raises
     ------
     DataError
-        If the matrices are malformed, not finite or not symmetric; names the agent.
+        If the matrices are malformed, not finite or not symmetric; the message names the agent.
     """
     return _from_matrices(matrices, 0, workers)
 
@@ -139,7 +139,7 @@ def _from_matrices(matrices: npt.ArrayLike, first: int, workers: int | None = No
 
 
 def as_operator(A: OperatorLike) -> Operator:
-    """Return an Operator for the ``A_j``, however they are given.
+    """Return an Operator for ``A_j`` that are given as matrices, LinearOperators or an Operator.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ def as_operator(A: OperatorLike) -> Operator:
     Raises
     ------
     DataError
-        If A cannot be used; names the agent.
+        If A cannot be used; the message names the agent.
     """
     return operator_from(A, 0)
 
 
 def operator_from(A: OperatorLike, first: int) -> Operator:
-    """Do the same as :func:`as_operator`; errors about a single ``A_j`` name agent ``first``."""
+    """Return what :func:`as_operator` returns; errors about a single ``A_j`` name agent ``first``."""
     if isinstance(A, Operator):
         return A
     if isinstance(A, LinearOperator) or sparse.issparse(A):
@@ -194,7 +194,7 @@ def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int |
     nnz : int, optional
         Stored entries of all rows, if they are sparse.
     memory : int, optional
-        Bytes of memory; what is available by default.
+        Bytes of memory; by default those that are available.
 
     Returns
     -------
@@ -203,9 +203,9 @@ def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int |
 
     Notes
     -----
-    Costs are multiplications in a run of 200 iterations with k = 8. A sparse multiplication costs about 4.5 dense ones;
-    in forming the covariance, with its large products, a dense one costs a third. The covariances must fit into a
-    quarter of the memory.
+    The cost is the number of multiplications in a run of 200 iterations with k = 8. A sparse multiplication counts as
+    4.5 dense ones, and a dense one in the large products that form the covariance as a third. The covariances must fit
+    into a quarter of the memory.
     """
     if m * d * d * 8 > (available_memory() if memory is None else memory) // 4:
         return "rows"
@@ -243,7 +243,9 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
     n = int(X.shape[0])
     if m < 1 or m > n:
         raise DataError(
-            f"{n} rows cannot be split over {m} agents: every agent needs at least one row", parameter="m", value=m
+            f"{n} rows cannot be split over {m} agents: every agent needs at least one; use at most {n}",
+            parameter="m",
+            value=m,
         )
     if rows_per_agent is not None and rows_per_agent < 1:
         raise DataError(
@@ -253,7 +255,7 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
         )
     if rows_per_agent is not None and rows_per_agent * m > n:
         raise DataError(
-            f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, there are {n}",
+            f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, but there are only {n}",
             parameter="rows_per_agent",
             value=rows_per_agent,
         )
@@ -262,10 +264,10 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
 
 
 def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
-    """Return the blocks of all agents, checked one by one and for the same columns."""
+    """Return the blocks of all agents, after checking each of them and that all have the same number of columns."""
     if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
         raise DataError(
-            "from_rows needs a list with one block of rows per agent; split_rows(X, m) makes one", parameter="rows"
+            "rows is a single matrix; give a list with one block per agent, such as split_rows(X, m)", parameter="rows"
         )
     blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
     if not blocks:
@@ -274,7 +276,7 @@ def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
     for j, X in enumerate(blocks):
         if X.shape[1] != d:
             raise DataError(
-                f"agent {j} has {X.shape[1]} columns, agent 0 has {d}; all agents need the same columns", agent=j
+                f"agent {j} has {X.shape[1]} columns, but agent 0 has {d}; all agents need the same columns", agent=j
             )
     return blocks
 
@@ -282,14 +284,14 @@ def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
 def _checked_scales(scale: Any, m: int) -> Array:
     given = np.asarray(scale)
     if given.dtype.kind not in "fiub" or given.shape not in ((), (m,)):
-        raise DataError(f"scale must be one number, or one per agent ({m}); got {scale!r}", parameter="scale")
+        raise DataError(f"scale = {scale!r}: expected one number, or one per agent ({m})", parameter="scale")
     scales = np.array(np.broadcast_to(given.astype(np.float64), (m,)))
     if not np.isfinite(scales).all():
         j = int(np.flatnonzero(~np.isfinite(scales))[0])
-        raise DataError(f"scale of agent {j} is not finite", parameter="scale", agent=j)
+        raise DataError(f"the scale of agent {j} is not finite; give a finite number", parameter="scale", agent=j)
     if (scales < 0.0).any():
         j = int(np.flatnonzero(scales < 0.0)[0])
-        raise DataError(f"scale of agent {j} is negative; A_j would be too", parameter="scale", agent=j)
+        raise DataError(f"the scale of agent {j} is negative; give a number of at least 0", parameter="scale", agent=j)
     return scales
 
 
@@ -304,7 +306,7 @@ def _checked_rows(X: Any, j: int) -> Any:
     else:
         X = np.asanyarray(unmasked(X, f"agent {j}"))
         if X.dtype.kind not in "fiub":
-            raise DataError(f"agent {j}: rows have dtype {X.dtype}; numbers are needed", agent=j, value=X.dtype)
+            raise DataError(f"agent {j}: rows have dtype {X.dtype}; real numbers are needed", agent=j, value=X.dtype)
         values = X if X.dtype.kind == "f" else X.astype(np.float64)
         X = values if X.dtype in (np.float32, np.float64) else values.astype(np.float64)
     if X.ndim != 2:
@@ -316,7 +318,7 @@ def _checked_rows(X: Any, j: int) -> Any:
     if not np.isfinite(values).all():
         row, column = map(int, np.argwhere(~np.isfinite(X if isinstance(X, np.ndarray) else X.toarray()))[0])
         raise DataError(
-            f"agent {j}: NaN or Inf in row {row}, column {column}; remove or impute it",
+            f"agent {j}: NaN or Inf in row {row}, column {column}; remove the row or impute the value",
             agent=j,
             row=row,
             column=column,
@@ -335,7 +337,7 @@ def _check_symmetric_matrix(A: Array, j: int) -> None:
         row, column = map(int, np.unravel_index(int(gap.argmax()), gap.shape))
         raise DataError(
             f"agent {j}: its matrix is not symmetric, entry ({row}, {column}) is {A[row, column]:.6g} and "
-            f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what is meant",
+            f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what you mean",
             agent=j,
             row=row,
             column=column,

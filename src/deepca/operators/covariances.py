@@ -1,4 +1,4 @@
-"""Operators with explicit matrices ``A_j``."""
+"""Operators that store the matrices ``A_j`` explicitly."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy.typing as npt
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca.operators.base import Operator, Shared
+from deepca.operators.base import AgentPool, Operator
 from deepca.operators.linalg import frobenius
 from deepca.operators.rounding import Rounding, growth
 
 __all__ = ["Covariances"]
 
 
-class RowsAgain(Protocol):
-    """Rows behind explicit matrices, which can be read again if their products are not accurate enough."""
+class RereadableRows(Protocol):
+    """Rows behind explicit matrices, to be read again where products with the matrices are not accurate enough."""
 
     def scatters(self, V: Array) -> Array:
-        """Return ``A_j`` of the rows without their part in span V, ``(agents, d, d)``."""
+        """Return the ``A_j`` of the rows with span V projected out, of shape ``(agents, d, d)``."""
         ...
 
     def grams(self, V: Array) -> Array:
-        """Return ``VᵀA_jV``, computed from the rows, ``(agents, k, k)``."""
+        """Return ``VᵀA_jV``, computed from the rows, of shape ``(agents, k, k)``."""
         ...
 
 
@@ -42,8 +42,8 @@ class Covariances(Operator):
         Rows behind each matrix.
     formed : Rounding, optional
         Errors of the matrices relative to what their rows define; none by default.
-    rows : RowsAgain, optional
-        The rows that they were formed from, if still available.
+    rows : RereadableRows, optional
+        The rows behind the matrices, if they can be read again.
     """
 
     form = "covariance"
@@ -55,13 +55,13 @@ class Covariances(Operator):
         workers: int | None = None,
         row_counts: npt.NDArray[np.int64] | None = None,
         formed: Rounding | None = None,
-        rows: RowsAgain | None = None,
+        rows: RereadableRows | None = None,
     ) -> None:
         self.stack, self.row_counts = np.ascontiguousarray(stack, dtype=np.float64), row_counts
         self._formed, self._rows = formed, rows
         self.batch, self.d = self.stack.shape[:-2], self.stack.shape[-1]
         self.bytes_read = self.stack.nbytes
-        self._share = Shared(self.n_local, self.bytes_read, workers)
+        self._share = AgentPool(self.n_local, self.bytes_read, workers)
 
     def __matmul__(self, W: Array) -> Array:
         """Multiply agent by agent, on several cores if that pays off."""
@@ -74,22 +74,22 @@ class Covariances(Operator):
         return np.swapaxes(out, -1, -2)
 
     def rounding(self) -> Rounding:
-        """Bound the errors of forming the matrices and of products, ``ε ‖A_j‖_F``."""
+        """Bound the errors of forming the matrices, and those of products with them by ``ε ‖A_j‖_F``."""
         formed = Rounding.none(self.batch) if self._formed is None else self._formed
         sizes = np.array([float(frobenius(A)) for A in self.stack.reshape(-1, self.d, self.d)]).reshape(self.batch)
         return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
 
     def agent(self, j: int) -> Covariances:
         """Return the matrix of agent j, without its rows."""
-        return self._some(j) if self.batch else self
+        return self._selected(j) if self.batch else self
 
     def agents(self, which: npt.NDArray[np.int64]) -> Covariances:
-        """Return the matrices of some agents, without their rows."""
-        return self._some(which)
+        """Return the matrices of the given agents, without their rows."""
+        return self._selected(which)
 
-    def _some(self, which: int | npt.NDArray[np.int64]) -> Covariances:
+    def _selected(self, which: int | npt.NDArray[np.int64]) -> Covariances:
         counts = None if self.row_counts is None else np.asarray(self.row_counts[which])
-        formed = None if self._formed is None else self._formed.some(which)
+        formed = None if self._formed is None else self._formed.select(which)
         return Covariances(self.stack[which], row_counts=counts, formed=formed)
 
     def dense(self) -> Array:
@@ -98,18 +98,18 @@ class Covariances(Operator):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows can be read again."""
+        """True if the rows can be read again."""
         return self._rows is not None
 
-    def without(self, V: Array) -> Operator:
-        """Form the matrices of the deflated rows, which are read again."""
+    def deflated(self, V: Array) -> Operator:
+        """Read the rows again, deflate them, and form their matrices."""
         if self._rows is None:
-            return super().without(V)
+            return super().deflated(V)
         scatters = self._rows.scatters(V).reshape(self.stack.shape)
         return Covariances(scatters, row_counts=self.row_counts, formed=self._formed)
 
     def gram(self, V: Array) -> Array:
-        """Compute ``VᵀA_jV`` from the rows, which are read again."""
+        """Read the rows again and compute ``VᵀA_jV`` from them."""
         if self._rows is None:
             return super().gram(V)
         return self._rows.grams(V).reshape(*self.batch, V.shape[1], V.shape[1])

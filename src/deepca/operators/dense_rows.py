@@ -1,4 +1,4 @@
-"""Operators with dense rows: products without forming the matrices ``A_j``."""
+"""Operators that keep dense rows, and multiply without forming the matrices ``A_j``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.operators.base import Shared
+from deepca.operators.base import AgentPool
 from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 
 __all__ = ["DenseRows"]
 
-_MAX_BLOCK_WORK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
-_MAX_STACKED_ENTRIES = 20_000  # of X_j: a Python step per agent would cost more than such a small product
+_MAX_BLOCK_WORK = 1_000_000  # rows·d·k of one product; OpenBLAS slows down on larger products of skinny matrices
+_MAX_STACKED_ENTRIES = 20_000  # of X_j; such a small product costs less than the Python step for one agent
 
 
 class DenseRows(PreparedRows[npt.NDArray[Any]]):
@@ -25,7 +25,7 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
     Parameters
     ----------
     rows : sequence of ndarray of shape (n_j, d)
-        One block per agent. They are not copied, not even memory-mapped ones: the mean is subtracted block by block.
+        One array per agent. Large ones are not copied and may be memory-mapped: they are centred block by block.
     scales : ndarray of shape (m,)
         The factors c_j.
     single : bool
@@ -47,7 +47,7 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
     ) -> None:
         super().__init__(rows, scales, single=single, prepare=prepare)
         self.bytes_read = sum(X.nbytes for X in rows)
-        self._share = Shared(self.n_local, self.bytes_read, workers)
+        self._share = AgentPool(self.n_local, self.bytes_read, workers)
         sizes = [X.shape[0] for X in rows]
         self._stacked: Array | None = None
         if (
@@ -55,14 +55,13 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
             and max(sizes) * self.d <= _MAX_STACKED_ENTRIES
             and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64
         ):
-            self._stacked = np.zeros(
-                (len(rows), max(sizes), self.d)
-            )  # padded with zero rows, which do not change products
+            # padded with zero rows, which do not change products
+            self._stacked = np.zeros((len(rows), max(sizes), self.d))
             for j, padded in enumerate(self._stacked):
-                padded[: sizes[j]] = self._whole(j)
+                padded[: sizes[j]] = self._weighted_rows(j)
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply agent by agent: all small agents at once, larger ones block by block."""
+        """Multiply agent by agent: all at once if their rows are few, block by block otherwise."""
         Wt = np.swapaxes(W, -1, -2)
         if self._stacked is not None:
             product = np.matmul(np.matmul(Wt, np.swapaxes(self._stacked, -1, -2)), self._stacked)
@@ -90,7 +89,7 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
             out += inner @ block
         out *= self.scales[j]
 
-    def _whole(self, j: int) -> Array:
+    def _weighted_rows(self, j: int) -> Array:
         """Return the prepared rows of agent j, each multiplied by the root of its weight."""
         Y = self._prepare.rows(self.rows[j])
         return Y if self._prepare.weights is None else Y * np.sqrt(self._prepare.weights[j])[:, None]
@@ -102,12 +101,12 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
 
     def dense(self) -> Array:
         """Return all ``A_j`` as explicit matrices."""
-        return self._stack(gram_of(self._whole(j), c) for j, c in enumerate(self.scales))
+        return self._stack(gram_of(self._weighted_rows(j), c) for j, c in enumerate(self.scales))
 
-    def without(self, V: Array) -> DenseRows:
-        """Deflate the rows while they are prepared."""
+    def deflated(self, V: Array) -> DenseRows:
+        """Deflate the rows as part of their preparation."""
         return DenseRows(
-            self.rows, self.scales, single=not self.batch, workers=None, prepare=replace(self._prepare, away=V)
+            self.rows, self.scales, single=not self.batch, workers=None, prepare=replace(self._prepare, projected_out=V)
         )
 
     def gram(self, V: Array) -> Array:

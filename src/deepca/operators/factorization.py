@@ -13,11 +13,11 @@ from deepca.errors import NotFiniteError, StartError
 
 __all__ = ["householder", "polar", "qr", "random_orthonormal"]
 
-# One pass through the Gram matrix loses about eps·κ² of orthogonality, κ the condition number of unit columns.
-_MAX_CONDITION_ONE_PASS = 2.0  # as a multiple of its minimum, k: one pass is as good as Householder
-_MAX_CONDITION_TWO_PASSES = 1e6  # two passes are as good; beyond, Householder
-_SAFE_LENGTHS = (1e-140, 1e140)  # whose squares neither overflow nor lose digits
-_COMPLETION_SEED = 20210208  # of the columns that complete a basis, the same on every machine
+# One pass through the Gram matrix loses about eps·κ² of orthogonality, with κ the condition number of unit columns.
+_MAX_CONDITION_ONE_PASS = 2.0  # as a multiple of its minimum, k; up to it, one pass is as good as Householder
+_MAX_CONDITION_TWO_PASSES = 1e6  # up to it, two passes are as good; above it, Householder is used
+_SAFE_LENGTHS = (1e-140, 1e140)  # of columns; between them, squares neither overflow nor lose digits
+_COMPLETION_SEED = 20210208  # of the columns that complete a basis; fixed, so that every machine uses the same
 
 
 def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None = None) -> Array:
@@ -30,7 +30,7 @@ def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None
     k : int
         Number of columns, from 1 to d.
     seed : int or Generator, optional
-        Seed, or a generator.
+        Seed or generator of the random numbers.
 
     Returns
     -------
@@ -70,8 +70,9 @@ def qr(S: Array) -> tuple[Array, Array]:
 
     Notes
     -----
-    The Gram matrix is used (in one or two passes) if its condition permits, and Householder reflections otherwise.
-    This is decided for each item of the batch separately, so an agent gets the same result alone and in a batch.
+    The factors are computed from the Gram matrix, in one or two passes, if its condition permits, and by Householder
+    reflections otherwise. Each item of the batch is decided separately, so an agent gets the same result alone and in a
+    batch.
 
     If S has rank below k, linearly dependent columns are replaced by those of a fixed random matrix, the same on every
     machine, orthogonal to the others; their diagonal entry of R is (nearly) zero.
@@ -95,7 +96,7 @@ def qr(S: Array) -> tuple[Array, Array]:
 
 
 def _gram_qr(S: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
-    """Return ``W R = S`` through the Gram matrix, and for which items of the batch that is accurate."""
+    """Compute ``W R = S`` from the Gram matrix; also return for which items of the batch this is accurate."""
     k = S.shape[-1]
     St = np.swapaxes(S, -1, -2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -113,7 +114,7 @@ def _gram_qr(S: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
         C = np.linalg.cholesky(G)
     inverse = np.linalg.inv(C)
     own = np.einsum("...ii->...i", C) * lengths
-    condition = np.sqrt(k) * np.linalg.norm(inverse, axis=(-2, -1))  # ≥ κ₂; k for orthogonal columns
+    condition = np.sqrt(k) * np.linalg.norm(inverse, axis=(-2, -1))  # at least κ₂; k for orthogonal columns
     full = (own > 4.0 * _rank_tolerance(S) * lengths.max(axis=-1, keepdims=True)).all(axis=-1)
     gram = np.asarray(safe & full & (condition <= _MAX_CONDITION_TWO_PASSES))  # False wherever anything is NaN
     if not gram.any():
@@ -140,7 +141,7 @@ def polar(S: Array) -> tuple[Array, Array]:
     W : ndarray of shape (*B, d, k)
         Orthonormal columns.
     H : ndarray of shape (*B, k, k)
-        Symmetric positive semi-definite matrices, ``(SᵀS)^{1/2}``.
+        Symmetric positive semidefinite matrices, ``(SᵀS)^{1/2}``.
 
     Raises
     ------
@@ -157,7 +158,7 @@ def polar(S: Array) -> tuple[Array, Array]:
 
 
 def _polar_completed(V: Array, Qt: Array, rank: int) -> Array:
-    """Return V_r Q_rᵀ, completed by the polar factor of a fixed matrix without those directions."""
+    """Return V_r Q_rᵀ, completed by the polar factor of a fixed matrix from which V_r and Q_r are projected out."""
     (d, k), V, Q = V.shape, V[:, :rank], Qt[:rank]
     fill = _completion(d, k)
     for _ in range(2):
@@ -168,7 +169,7 @@ def _polar_completed(V: Array, Qt: Array, rank: int) -> Array:
 
 
 def _only_definite(G: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Replace items of G that are not positive definite by the identity; also tell which items are."""
+    """Replace items of G that are not positive definite by the identity; also return which items are definite."""
     eye = np.eye(G.shape[-1])
     finite = np.asarray(np.isfinite(G).all(axis=(-2, -1)))
     G = np.where(finite[..., None, None], G, eye)
@@ -193,14 +194,14 @@ def _second_pass(Wt: Array, R: Array, again: npt.NDArray[np.bool_]) -> tuple[Arr
 
 
 def householder(S: Array) -> tuple[Array, Array]:
-    """Return LAPACK's QR with signs such that the diagonal of R is positive."""
+    """Compute a QR factorization with LAPACK, with signs such that no diagonal entry of R is negative."""
     Q, R = np.linalg.qr(S)
     signs = np.where(np.einsum("...ii->...i", R) < 0.0, -1.0, 1.0)
     return Q * signs[..., None, :], R * signs[..., :, None]
 
 
 def _stable_qr(S: Array) -> tuple[Array, Array]:
-    """Return the Householder QR, completing columns if the rank is below k."""
+    """Compute the QR factorization with Householder reflections; complete the columns if the rank is below k."""
     _check_finite(S)
     _, exponent = np.frexp(np.abs(S).max(axis=(-2, -1), keepdims=True))
     S = np.ldexp(S, -exponent)  # exact, and all entries are at most 1
@@ -217,7 +218,7 @@ def _stable_qr(S: Array) -> tuple[Array, Array]:
 
 
 def _check_finite(S: Array) -> None:
-    """Raise NotFiniteError that names the agents with NaN or Inf."""
+    """Raise NotFiniteError, naming agents with NaN or Inf, unless S is finite."""
     bad = ~np.isfinite(S).all(axis=(-2, -1))
     if bad.any():
         where = f" at agent {', '.join(map(str, np.flatnonzero(bad)[:5]))}" if bad.ndim else ""
@@ -228,13 +229,12 @@ def _check_finite(S: Array) -> None:
 
 
 def _completed_qr(S: Array) -> tuple[Array, Array]:
-    """Return ``W R = S`` for one d × k matrix with linearly dependent columns."""
+    """Compute ``W R = S`` for one d × k matrix with linearly dependent columns."""
     d, k = S.shape
     W, basis, own = np.empty((d, k)), np.empty((d, 0)), np.zeros(k, dtype=bool)
     smallest = _rank_tolerance(S) * float(np.linalg.norm(S, axis=0).max())
-    for i in range(
-        k
-    ):  # the diagonal of R does not reveal the rank: after a dependent column it is determined by rounding errors
+    # the diagonal of R does not reveal the rank: rounding errors determine it from the first dependent column on
+    for i in range(k):
         rest = S[:, i]
         for _ in range(2):
             rest = rest - basis @ (basis.T @ rest)

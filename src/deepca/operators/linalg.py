@@ -18,26 +18,26 @@ from deepca.operators.factorization import householder, polar, qr, random_orthon
 
 __all__ = [
     "check_start",
-    "first_columns",
+    "flip_signs",
     "frobenius",
-    "largest_positive",
     "numerical_rank",
     "orthonormal_part",
     "polar",
+    "project_out",
     "qr",
     "random_orthonormal",
     "rank_of",
     "sign_adjust",
     "signs_towards",
+    "starting_block",
     "symmetric_part",
     "tan_theta",
     "top_eigenvectors",
-    "without",
 ]
 
 
-def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Array:
-    """Make a start W⁰ from approximate components, completed by random columns.
+def starting_block(d: int, k: int, known: Array | None, seed: int | None) -> Array:
+    """Build a starting point W⁰ from approximate components, completed by random columns.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Arra
 
 
 def check_start(W0: npt.ArrayLike, d: int) -> Array:
-    """Check that W⁰ can be used as a start, and return it as an array.
+    """Check that W⁰ can be used as a starting point, and return it as an array.
 
     Parameters
     ----------
     W0 : array_like of shape (d, k)
-        The start.
+        The starting point.
     d : int
         Number of features of the operators.
 
@@ -108,7 +108,7 @@ def check_start(W0: npt.ArrayLike, d: int) -> Array:
         why = f"W0 has k = {k} columns and only d = {rows} rows: k must not exceed d"
         raise StartError(why, parameter="W0", value=W.shape)
     if rows != d:
-        raise StartError(f"W0 has {rows} rows, the operators have d = {d}", parameter="W0", value=W.shape)
+        raise StartError(f"W0 has {rows} rows, but the operators have d = {d}", parameter="W0", value=W.shape)
     if not np.isfinite(W).all():
         row, column = map(int, np.argwhere(~np.isfinite(W))[0])
         raise StartError(
@@ -141,7 +141,7 @@ def top_eigenvectors(A: npt.ArrayLike, k: int) -> tuple[Array, Array]:
     Returns
     -------
     values : ndarray of shape (k,)
-        Largest eigenvalues, in decreasing order.
+        Largest eigenvalues, in descending order.
     vectors : ndarray of shape (d, k)
         Orthonormal eigenvectors.
 
@@ -211,15 +211,14 @@ def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
     ratio = np.where(finite[..., None, None], ratio, 0.0)
     scale = np.maximum(np.abs(ratio).max(axis=(-2, -1), keepdims=True), SMALLEST)
     ratio = ratio / scale
-    largest = np.linalg.eigvalsh(np.swapaxes(ratio, -1, -2) @ ratio)[
-        ..., -1
-    ]  # for a norm, the Gram matrix is accurate enough
+    # the Gram matrix is accurate enough for a norm
+    largest = np.linalg.eigvalsh(np.swapaxes(ratio, -1, -2) @ ratio)[..., -1]
     norm = np.sqrt(np.maximum(largest, 0.0)) * scale[..., 0, 0]
     return np.asarray(np.where(finite, norm, np.inf))
 
 
 def _inverse(C: Array) -> Array:
-    """Return ``C⁻¹``, batched, up to a rotation from the right; with inf if C is singular."""
+    """Return ``C⁻¹``, batched, up to an orthogonal factor on the right, which norms ignore; inf if C is singular."""
     try:
         inverse = np.linalg.inv(C)
         if (np.abs(inverse).max(axis=(-2, -1)) * np.abs(C).max(axis=(-2, -1)) < 1e8).all():
@@ -233,7 +232,7 @@ def _inverse(C: Array) -> Array:
 
 
 def frobenius(X: Array, axis: int | tuple[int, ...] | None = None) -> Array:
-    """Compute the root of the sum of squares without overflow or underflow.
+    """Compute the Frobenius norm without overflow or underflow.
 
     Parameters
     ----------
@@ -268,7 +267,7 @@ def symmetric_part(M: Array) -> Array:
     return (M + np.swapaxes(M, -1, -2)) / 2.0
 
 
-def without(Y: Array, X: Array) -> Array:
+def project_out(Y: Array, X: Array) -> Array:
     """Project out the columns of an orthonormal matrix.
 
     Parameters
@@ -307,7 +306,7 @@ def orthonormal_part(Y: Array, below: float) -> Array:
     return np.asarray(U[:, sigma > below])
 
 
-def largest_positive(X: Array) -> Array:
+def flip_signs(X: Array) -> Array:
     """Flip columns such that the largest entry of each is positive, as scikit-learn does.
 
     Parameters
@@ -318,7 +317,7 @@ def largest_positive(X: Array) -> Array:
     Returns
     -------
     ndarray of shape (*B, d, k)
-        Columns with these signs.
+        The columns, flipped where necessary.
     """
     largest = np.take_along_axis(X, np.abs(X).argmax(axis=-2)[..., None, :], axis=-2)
     return X * np.where(largest < 0.0, -1.0, 1.0)
@@ -379,14 +378,14 @@ def numerical_rank(W: Array, S: Array) -> npt.NDArray[np.int64]:
 
 
 def rank_of(sigma: npt.NDArray[Any], d: int) -> npt.NDArray[np.int64]:
-    """Return the numerical rank for given singular values.
+    """Return the numerical rank of a matrix, given its singular values.
 
     Parameters
     ----------
     sigma : ndarray of shape (*B, k)
-        Singular values of a d × k matrix, in decreasing order.
+        Singular values of a d × k matrix, in descending order.
     d : int
-        Its number of rows.
+        Number of rows of the matrix.
 
     Returns
     -------

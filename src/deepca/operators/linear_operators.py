@@ -1,4 +1,4 @@
-"""Operators that are given by their products only: scipy's linear operators."""
+"""Operators for matrices that are known only through their products: scipy's LinearOperator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["from_linear_operators"]
 
 
 class _Wrapped(Operator):
-    """The scipy LinearOperator of a single agent."""
+    """Operator of a single agent that multiplies by its scipy LinearOperator."""
 
     form = "operator"
 
@@ -51,7 +51,7 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
     Raises
     ------
     DataError
-        If an operator is not square, real, finite and symmetric; names the agent.
+        If an operator is not square, real, finite and symmetric; the message names the agent.
     """
     if not len(operators):
         raise DataError("no agents: from_linear_operators needs one operator per agent", parameter="operators")
@@ -59,13 +59,16 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
     for j, A in enumerate(wrapped):
         if A.d != wrapped[0].d:
             raise DataError(
-                f"the operator of agent {j} has d = {A.d}, that of agent 0 has d = {wrapped[0].d}", agent=j, value=A.d
+                f"the operator of agent {j} has d = {A.d}, but that of agent 0 has d = {wrapped[0].d}; all agents "
+                "need the same d",
+                agent=j,
+                value=A.d,
             )
     return PerAgent(wrapped)
 
 
 def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
-    """Return the array, sparse matrix or LinearOperator of agent j as a LinearOperator."""
+    """Convert the array, sparse matrix or LinearOperator of agent j to a LinearOperator."""
     if isinstance(a, LinearOperator):
         return a
     given: Any = a if sparse.issparse(a) else np.asarray(unmasked(a, f"agent {j}"))
@@ -82,7 +85,7 @@ def checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
     """Return the operator of agent j as an Operator; raise DataError unless it is square, real and symmetric."""
     if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
         raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}", agent=j)
-    if np.dtype(A.dtype).kind == "c":  # the imaginary part would get lost
+    if np.dtype(A.dtype).kind == "c":  # the imaginary part would be dropped
         raise DataError(
             f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed", agent=j, value=np.dtype(A.dtype)
         )
@@ -91,7 +94,7 @@ def checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         image = wrapped @ probe
     if not np.isfinite(image).all():
-        raise DataError(f"agent {j}: its operator gives NaN or Inf", agent=j)
+        raise DataError(f"agent {j}: products with its operator contain NaN or Inf", agent=j)
     left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
     if abs(left - right) > 1e-8 * np.linalg.norm(probe) * np.linalg.norm(image):
         raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})", agent=j)

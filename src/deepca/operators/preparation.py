@@ -1,4 +1,4 @@
-"""Centring, scaling and weighting of rows before they are multiplied, and the rounding errors of that."""
+"""Centre, scale and weight rows before they are multiplied, and bound the rounding errors."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ R_ = TypeVar("R_", npt.NDArray[Any], Csr)
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Preparation of rows for products: ``y = ((x − reference) − shift) / units``, counted ``weight`` times.
+    """Preparation of rows for products: ``y = ((x − reference) − shift) / units``, each with a weight.
 
     Parameters
     ----------
     centre : tuple of two ndarrays of shape (d,), optional
-        Reference and shift. The mean is subtracted in these two parts, since as a single number it would be off by eps
-        times its distance from zero.
+        Reference and shift. Their sum is the mean, which is subtracted in two parts because a single number would have
+        a rounding error of eps times its size.
     units : ndarray of shape (d,), optional
         Divisors of the columns.
     weights : tuple of ndarrays of shape (n_j,), optional
         Weights of the rows, one array per agent.
     formed : Rounding, optional
-        Errors of products of the y, one entry per agent; by default only those of multiplying.
-    away : ndarray of shape (d, r), optional
+        Rounding errors of products of the rows y, one entry per agent; by default those of the multiplication only.
+    projected_out : ndarray of shape (d, r), optional
         Orthonormal columns whose span is projected out of every row.
     """
 
@@ -44,7 +44,7 @@ class Preparation:
     units: Array | None = None
     weights: tuple[Array, ...] | None = None
     formed: Rounding | None = None
-    away: Array | None = None
+    projected_out: Array | None = None
 
     def rows(self, X: npt.NDArray[Any]) -> Array:
         """Prepare dense rows.
@@ -57,7 +57,7 @@ class Preparation:
         Returns
         -------
         ndarray of shape (n, d)
-            The rows y, without weights; X itself if there is nothing to do.
+            The rows y, without weights; X itself if it needs no preparation.
         """
         if self.centre is None:
             Y = np.asarray(X, dtype=np.float64)
@@ -65,10 +65,10 @@ class Preparation:
             Y = np.subtract(X, self.centre[0], dtype=np.float64)
             Y -= self.centre[1]
         Y = Y if self.units is None else Y / self.units
-        return Y if self.away is None else rows_without(Y, self.away)
+        return Y if self.projected_out is None else project_out_of_rows(Y, self.projected_out)
 
     def sparse(self, X: Csr, j: int) -> tuple[Csr, Array | None]:
-        """Prepare sparse rows as far as possible without filling their zeros.
+        """Prepare sparse rows as far as this is possible without filling their zeros.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class Preparation:
         X : csr_array of shape (n_j, d)
             Rows, with the reference subtracted from columns that are far from zero.
         left : ndarray of shape (d,) or None
-            What products still have to subtract from them.
+            What remains of the mean, which products must subtract from the rows.
         """
         left = None
         if self.centre is not None:
@@ -105,17 +105,17 @@ class Preparation:
         Returns
         -------
         Preparation
-            The same with the weights and errors of agent j only.
+            The same preparation, with the weights and errors of agent j only.
         """
         weights = None if self.weights is None else self.weights[j : j + 1]
-        formed = None if self.formed is None else self.formed.some(np.array([j]))
+        formed = None if self.formed is None else self.formed.select(np.array([j]))
         return replace(self, weights=weights, formed=formed)
 
 
 NO_PREPARATION = Preparation()
 
 
-def rows_without(Y: Array, V: Array) -> Array:
+def project_out_of_rows(Y: Array, V: Array) -> Array:
     """Return ``Y(I − VVᵀ)`` for orthonormal V, computed twice so that little rounding error remains in span V."""
     for _ in range(2):
         Y = Y - (Y @ V) @ V.T
@@ -128,9 +128,9 @@ def row_counts(rows: Sequence[Any], batch: tuple[int, ...]) -> npt.NDArray[np.in
 
 
 def rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batch: tuple[int, ...]) -> Rounding:
-    """Bound the errors of products of these rows: as stated by their preparation, or those of multiplying only."""
+    """Bound the errors of products of rows: those that the preparation states, or those of multiplying only."""
     if prepare.formed is not None:
-        return prepare.formed if batch else prepare.formed.some(0)
+        return prepare.formed if batch else prepare.formed.select(0)
     sizes = np.array([float(frobenius(X if isinstance(X, np.ndarray) else X.data)) for X in rows])
     sums = np.array([growth(max(X.shape)) for X in rows])
     return Rounding((scales * np.square(UNIT * sizes)).reshape(batch), np.zeros(batch), sums.reshape(batch))
@@ -165,11 +165,11 @@ class PreparedRows(Operator, Generic[R_]):
 
     @property
     def has_rows(self) -> bool:
-        """True."""
+        """True: the rows are available."""
         return True
 
     def _stack(self, found: Iterable[Array]) -> Array:
-        """Stack one array per agent to ``(*B, …)``."""
+        """Stack arrays, one per agent, to shape ``(*B, …)``."""
         stack = np.stack(list(found))
         return stack if self.batch else stack[0]
 
@@ -182,6 +182,6 @@ def gram_of(X: Any, c: float) -> Array:
     step = max(1, (8 << 20) // (8 * X.shape[1]))
     for first in range(0, X.shape[0], step):
         block = np.asarray(X[first : first + step], dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for overflow
             total += block.T @ block
     return total * c

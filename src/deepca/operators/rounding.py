@@ -1,7 +1,7 @@
-"""Bound the rounding errors of the ``A_j``, relative to those that their rows define.
+"""Bound how far rounding takes the computed ``A_j`` from the matrices that their rows define.
 
-Every number on the way from rows to ``A_j = c Y_jᵀY_j`` is rounded, with Y_j the centred rows. The result is that of
-rows ``Y_j + Δ_j``. Each agent bounds the columns of Δ_j, by one number ``e_a`` per column a:
+With Y_j the centred rows of agent j, every step from its rows to ``A_j = c Y_jᵀY_j`` is rounded, and the result is that
+of rows ``Y_j + Δ_j``. Each agent bounds the norm of every column a of Δ_j by a number ``e_a``:
 
 =================================== ==================================================================================
 rows of one block                   ``x − reference``, then ``− shift``, is rounded relative to ``x − reference``, whose
@@ -11,18 +11,18 @@ joined blocks or calls              ``e² = e₁² + e₂² + h δ² + (ε s)²`
 forgetting earlier rows             S and ``e²`` shrink by the same factor
 moving to the agreed mean           as for joined blocks, with ``w`` times the difference. An error c of the agreed mean
                                     only adds ``w_j c cᵀ``: terms of first order cancel in the mean over agents
-dividing columns by units           e is divided, too; a relative error η of a unit adds ``η s``
+dividing columns by units           e is divided as well; a relative error η of a unit adds ``η s``
 products of kept rows               the error of ``Yᵀ(YW)`` is that of ``e = u s``
 implicitly centred sparse rows      products have x in place of ``x − mean``:  ``e = u √(Σ w x²)``
 =================================== ==================================================================================
 
-The stacked rows of all agents have the norm ``√λ₁``, with λ₁ that of the mean ``A``. So with
+The stacked and scaled rows of all agents have the norm ``√λ₁``, where λ₁ is the norm of the mean ``A``. So with
 ``E² = mean_j c ‖e_j‖²``, to which every agent contributes,
 
     ‖Ã − A‖₂ ≤ 2 √λ₁ E + E² + P + g λ₁.
 
 P is the mean of the rounding errors ``ε ‖A_j‖_F`` of products with explicit matrices, and ``g = ε √n / 2`` accounts for
-long sums of numbers of one sign, which lose more digits than others. ``u = 4ε``. Rounding errors are assumed to be
+long sums of numbers of one sign, which lose more digits than other sums. ``u = 4ε``. Rounding errors are assumed to be
 independent (Higham and Mary, 2019), so that sums of n numbers are off by √n and not n units; nothing else is assumed.
 
 References
@@ -45,7 +45,7 @@ from deepca._util.typing import Array
 __all__ = ["UNIT", "Rounding", "growth"]
 
 UNIT = 4.0 * EPS
-"""Relative error of a few consecutive operations."""
+"""Relative error u of a few consecutive operations."""
 
 
 def growth(n: int) -> float:
@@ -60,13 +60,13 @@ class Rounding:
     Parameters
     ----------
     rows : ndarray of shape B
-        ``c ‖e_j‖²``, the squared norm of the errors of the rows.
+        ``c ‖e_j‖²``, the squared norm of the error of the rows.
     products : ndarray of shape B
         Errors of products with explicit matrices, for ``‖W‖₂ = 1``.
     growth : ndarray of shape B
         Relative error of the longest sum, :func:`growth`.
     shift : float, default=0.0
-        By how much the norm of the mean of ``c Y_jᵀY_j`` may exceed that of the mean of the ``A_j``.
+        Amount by which the norm of the mean of ``c Y_jᵀY_j`` may exceed that of the mean of the ``A_j``.
     """
 
     rows: Array
@@ -76,15 +76,15 @@ class Rounding:
 
     @classmethod
     def none(cls, batch: tuple[int, ...]) -> Rounding:
-        """Return bounds of zero."""
+        """Return bounds of zero, for operators without known errors."""
         return cls(np.zeros(batch), np.zeros(batch), np.zeros(batch))
 
-    def some(self, which: int | npt.NDArray[np.int64]) -> Rounding:
-        """Return the bounds of some agents of a batch."""
+    def select(self, which: int | npt.NDArray[np.int64]) -> Rounding:
+        """Return the bounds of the given agents of a batch."""
         rows, products, sums = (np.asarray(of[which]) for of in (self.rows, self.products, self.growth))
         return replace(self, rows=rows, products=products, growth=sums)
 
     def bound(self, largest: float, rows: float, products: float, growth: float) -> float:
-        """Bound ``‖Ã − A‖₂`` from λ₁ and numbers that all agents agree on: two means, and the largest growth."""
+        """Bound ``‖Ã − A‖₂``, given λ₁ and what the agents agree on: two means and the largest growth."""
         largest += self.shift
         return 2.0 * math.sqrt(largest) * math.sqrt(rows) + rows + products + growth * largest

@@ -45,7 +45,7 @@ class Shifted(Operator):
 
     def __init__(self, A: Operator, shift: float, sign: int = 1) -> None:
         if sign not in (1, -1):
-            raise ParameterError("sign", sign, "1 for A itself, -1 for the other end of its spectrum")
+            raise ParameterError("sign", sign, "expected 1 for A itself, or -1 for the other end of its spectrum")
         if not np.isfinite(shift):
             raise ParameterError("shift", shift, "expected a finite number")
         self.A, self.shift, self.sign = A, float(shift), sign
@@ -57,7 +57,7 @@ class Shifted(Operator):
         return self.sign * (self.A @ W) + self.shift * W
 
     def rounding(self) -> Rounding:
-        """Return the bounds of A, and the shift by which the norm of its rows may exceed that of the operator."""
+        """Return the bounds of A, allowing for the shift between the norm of its rows and that of the operator."""
         inner = self.A.rounding()
         return replace(inner, shift=inner.shift + abs(self.shift))
 
@@ -66,7 +66,7 @@ class Shifted(Operator):
         return Shifted(self.A.agent(j), self.shift, self.sign)
 
     def agents(self, which: npt.NDArray[np.int64]) -> Shifted:
-        """Return the shifted operators of some agents."""
+        """Return the shifted operators of the given agents."""
         return Shifted(self.A.agents(which), self.shift, self.sign)
 
     def dense(self) -> Array:

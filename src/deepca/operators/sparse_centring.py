@@ -1,9 +1,9 @@
 """Centre sparse rows without filling their zeros and without losing digits.
 
-Centring is part of the products: ``(X − 1μᵀ)W = XW − 1(μᵀW)``. In a column far from zero, large numbers of both terms
-cancel and leave their rounding errors. But a column whose mean is ten standard deviations away from zero has hardly any
-zeros, at most one in a hundred, since every zero is itself that far from the mean. So the reference is subtracted from
-all entries of such columns, including zeros, at the cost of one percent more entries; the rest of the mean is small.
+Centring is part of the products: ``(X − 1μᵀ)W = XW − 1(μᵀW)``. If the mean of a column is far from zero, both terms are
+large and cancel, which leaves their rounding errors. But if the mean is ten standard deviations from zero, every zero
+is that far from the mean, so at most one entry in a hundred is zero. The reference is therefore subtracted from all
+entries of such columns, zeros included, which stores one percent more entries; what remains of the mean is small.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from scipy import sparse
 
 from deepca._util.typing import Array, Csr, csr
 
-__all__ = ["CANCELS", "column_squares", "far_columns", "without_reference"]
+__all__ = ["MAX_MEAN_RATIO", "column_squares", "far_columns", "without_reference"]
 
-CANCELS = 1e2
+MAX_MEAN_RATIO = 1e2
 """Ratio of w·mean² to the squares about the mean above which products of an uncentred column lose digits."""
 
 
 def column_squares(X: Csr, w: Array | None, centre: Array) -> Array:
-    """Return ``Σ w (x − centre)²`` by column, with entries and zeros summed separately to avoid cancellation."""
+    """Return ``Σ w (x − centre)²`` per column; entries and zeros are summed separately to avoid cancellation."""
     entries = sparse.coo_array(X)
     of_entry = np.ones(entries.data.size) if w is None else w[entries.row]
     d = int(X.shape[1])
@@ -33,8 +33,8 @@ def column_squares(X: Csr, w: Array | None, centre: Array) -> Array:
 
 
 def far_columns(weight: float, centre: Array, squares: Array) -> npt.NDArray[np.bool_]:
-    """Tell which columns are so far from zero that products of the uncentred columns would lose digits."""
-    return np.asarray(weight * np.square(centre) > CANCELS * squares)
+    """Mark columns with a mean so far from zero that products of the uncentred columns would lose digits."""
+    return np.asarray(weight * np.square(centre) > MAX_MEAN_RATIO * squares)
 
 
 def without_reference(X: Csr, far: npt.NDArray[np.bool_], reference: Array) -> Csr:

@@ -1,4 +1,4 @@
-"""Operators with sparse rows, which are centred without becoming dense."""
+"""Operators that keep sparse rows, and centre them without making them dense."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import sparse
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array, Csr, csr
-from deepca.operators.base import Operator, Shared
+from deepca.operators.base import AgentPool, Operator
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 from deepca.operators.rounding import Rounding
@@ -37,7 +37,7 @@ class SparseRows(PreparedRows[Csr]):
     Notes
     -----
     Only columns far from zero are centred explicitly (:mod:`deepca.operators.sparse_centring`), since centring fills
-    zeros. With μ the rest of the mean and ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``.
+    zeros. With μ what remains of the mean and ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class SparseRows(PreparedRows[Csr]):
         self._row_scale = np.repeat(scales, counts)[:, None]
         if prepare.weights is not None:
             self._row_scale = self._row_scale * np.concatenate(prepare.weights)[:, None]
-        self._left = np.array(left) if left else None  # (m, d), the rest of the mean, which products subtract
+        self._left = np.array(left) if left else None  # (m, d), what remains of the mean; products subtract it
         self.bytes_read = sum(2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) for X in scaled)
-        self._share = Shared(self.n_local, self.bytes_read, workers)
-        # one block-diagonal matrix and its transpose per core: a Python step per core instead of per agent
+        self._share = AgentPool(self.n_local, self.bytes_read, workers)
+        # one block-diagonal matrix and its transpose per core, so Python makes one step per core instead of per agent
         parts = self._share.parts or [slice(0, len(rows))]
         self._diagonal = [csr(sparse.block_diag(scaled[part], format="csr")) for part in parts]
         self._transposed = [csr(X.T) for X in self._diagonal]
@@ -73,7 +73,7 @@ class SparseRows(PreparedRows[Csr]):
         return out.reshape(W.shape)
 
     def _multiply(self, part: slice, W: Array, out: Array) -> None:
-        """Write ``A_j W_j`` of some agents to ``out``."""
+        """Write ``A_j W_j`` of the agents in one part to ``out``."""
         which = self._share.parts.index(part) if self._share.parts else 0
         k = W.shape[-1]
         first, last = self._starts[part.start], self._starts[part.stop]
@@ -86,7 +86,7 @@ class SparseRows(PreparedRows[Csr]):
         out[part] = product
 
     def _images(self, part: slice, W: Array) -> Array:
-        """Return ``Y_jW_j`` of some agents, stacked."""
+        """Return ``Y_jW_j`` of the agents in one part, stacked."""
         which = self._share.parts.index(part) if self._share.parts else 0
         Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, W.shape[-1]))
         if self._left is not None:
@@ -105,12 +105,12 @@ class SparseRows(PreparedRows[Csr]):
             return super().dense()
         return self._stack(gram_of(X, c) for X, c in zip(self.rows, self.scales, strict=True))
 
-    def without(self, V: Array) -> Operator:
-        """Deflate dense copies of the rows, whose products are reproducible, if a quarter of the memory suffices."""
+    def deflated(self, V: Array) -> Operator:
+        """Deflate dense copies of the rows; project around each product if they exceed a quarter of the free memory."""
         if 8 * int(self._starts[-1]) * self.d > available_memory() // 4:
             return Deflated(self, V)
         dense = [np.asarray(X.toarray()) for X in self.rows]
-        return DenseRows(dense, self.scales, single=not self.batch, workers=None, prepare=self._prepare).without(V)
+        return DenseRows(dense, self.scales, single=not self.batch, workers=None, prepare=self._prepare).deflated(V)
 
     def gram(self, V: Array) -> Array:
         """Return ``VᵀA_jV`` from ``Y_jV``."""
@@ -121,7 +121,7 @@ class SparseRows(PreparedRows[Csr]):
 
 
 class Deflated(Operator):
-    """``(I − VVᵀ) A_j (I − VVᵀ)``, projected before and after each product since the rows cannot be changed."""
+    """``(I − VVᵀ) A_j (I − VVᵀ)`` for rows that cannot be changed: vectors are projected around each product."""
 
     def __init__(self, A: Operator, V: Array) -> None:
         self._A, self._V = A, V
@@ -138,7 +138,7 @@ class Deflated(Operator):
         return W
 
     def rounding(self) -> Rounding:
-        """Return the bounds of the operator that is deflated."""
+        """Return the bounds of the original operator."""
         return self._A.rounding()
 
     def agent(self, j: int) -> Deflated:

@@ -1,13 +1,13 @@
-"""Simulated clocks of the agents: when each has what it needs, and what it waited for.
+"""Simulate the clocks of the agents: when each has the messages it needs, and what it waited for.
 
-A round over some directions of links ``i → j``, with messages of equal size, advances the clocks as follows::
+A round of messages of equal size over some of the directed links ``i → j`` advances the clocks as follows::
 
     departure_ij = max(t_i, time at which the line i → j is free)
     arrival_ij   = departure_ij + n_ij · patience_ij + 8 · bytes / bandwidth_ij + latency_ij
     t_j          ← max(t_j, max_i arrival_ij)
 
-where n_ij is the number of times the message was lost. Sending does not block an agent. Every time ``t_j`` is kept as a
-sum of parts: at each maximum, the parts of the message that arrived last are adopted.
+where n_ij is the number of times the message was lost. Sending does not block an agent. Every ``t_j`` is stored as a
+sum of parts: at each maximum, it takes over the parts of the message that arrived last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca.planning.links import Links
 
-__all__ = ["PARTS", "Arcs", "Critical", "SimulatedClock"]
+__all__ = ["PARTS", "Arcs", "CriticalPath", "SimulatedClock"]
 
 PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
 """Parts of a simulated time; "stragglers" is the extra computing time of slow and stalled agents."""
@@ -39,7 +39,7 @@ class Arcs:
     sender : array of int
         Sender of each direction.
     place : array of int
-        How many messages of the same sender go first.
+        Number of messages that the same sender sends before this one.
     receivers : array of int
         The receivers, each once, ascending.
     starts, counts : array of int
@@ -66,7 +66,7 @@ class Arcs:
 
 
 class _Wait(NamedTuple):
-    """An event: the agents that it delayed, ascending; the directions waited for, or None for computing; seconds."""
+    """Agents that waited, ascending, and for each the direction it waited for (None: computing) and the seconds."""
 
     agents: npt.NDArray[np.int64]
     arcs: npt.NDArray[np.int64] | None
@@ -74,8 +74,8 @@ class _Wait(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Critical:
-    """Critical path to the last agent: seconds spent on each direction ``(a,)`` and at each agent ``(m,)``."""
+class CriticalPath:
+    """Critical path to the last agent: seconds spent on each direction, ``(a,)``, and at each agent, ``(m,)``."""
 
     on_links: Array
     at_agents: Array
@@ -87,22 +87,22 @@ class SimulatedClock:
     Parameters
     ----------
     links : Links
-        Latency, bandwidth, loss and the agents' machines.
+        Latency, bandwidth and loss of the links, and the speed of the agents.
     flops : float
         Floating-point operations per second of an agent with slowdown 1; inf if computing takes no time.
     seed : int or numpy.random.Generator
-        Source of losses, jitter and stalls.
+        Seed of losses, jitter and stalls.
 
     Attributes
     ----------
     now : array of shape (m,)
-        Seconds.
+        Time of each agent in seconds.
     parts : array of shape (m, 5)
-        The same, divided into PARTS.
+        The same time, divided into PARTS.
     resent : int
-        Messages that were lost and sent again.
+        Number of times that a lost message was sent again.
     resent_bytes : int
-        Bytes in them.
+        Bytes of those messages.
     """
 
     def __init__(self, links: Links, *, flops: float = np.inf, seed: int | np.random.Generator = 0) -> None:
@@ -132,7 +132,7 @@ class SimulatedClock:
             seconds = seconds + np.where(self._rng.random(seconds.size) < machines.stall, machines.pause, 0.0)
         if not seconds.any():
             return
-        fair = np.minimum(usual, seconds)  # a slowdown below 1 saves time instead
+        fair = np.minimum(usual, seconds)  # a slowdown below 1 does not count as straggling
         self.now += seconds
         self.parts[:, _COMPUTE] += fair
         self.parts[:, _STRAGGLERS] += seconds - fair
@@ -151,12 +151,12 @@ class SimulatedClock:
         departure = np.maximum(self._passed_uplink(arcs, began, nbytes), self._free[at])
         missed = np.zeros(at.size)
         if lost is not None:
-            missed = np.where(lost, links.patience[at], 0.0)
+            missed = np.where(lost, links.retransmission_timeout[at], 0.0)
         elif self._loses:
             times = self._rng.geometric(1.0 - links.loss[at]) - 1
             self.resent += int(times.sum())
             self.resent_bytes += int(times.sum() * nbytes)
-            missed = times * links.patience[at]
+            missed = times * links.retransmission_timeout[at]
         delay = links.latency[at]
         if self._jitters:
             delay = delay + links.jitter[at] * self._rng.random(at.size)
@@ -166,7 +166,7 @@ class SimulatedClock:
         self._wait(arcs, began, np.stack([delay, departure - began + put, missed], axis=1), on_line + delay)
 
     def _passed_uplink(self, arcs: Arcs, began: Array, nbytes: float) -> Array:
-        """Return when messages have left their agents, one after the other if they share an uplink."""
+        """Return the times at which messages have left their senders, one after another through an uplink."""
         if not self._shared:
             return began
         each = nbytes * self._up_per_byte[arcs.sender]
@@ -175,9 +175,9 @@ class SimulatedClock:
         return left
 
     def _wait(self, arcs: Arcs, began: Array, made_of: Array, arrival: Array) -> None:
-        """Let every receiver wait for its last message, and adopt the parts of that time.
+        """Let every receiver wait for its last message, and take over the parts of that message's time.
 
-        ``made_of`` has the first three of PARTS for each message, ``(a, 3)``.
+        ``made_of``, of shape ``(a, 3)``, contains the first three of PARTS for each message.
         """
         last = np.maximum.reduceat(arrival, arcs.starts)
         is_last = arrival == np.repeat(last, arcs.counts)
@@ -189,8 +189,8 @@ class SimulatedClock:
         self.parts[waiting], self.now[waiting] = parts, arrival[by]
         self._waits.append(_Wait(waiting, arcs.index[by], arrival[by] - began[by]))
 
-    def critical(self) -> Critical:
-        """Trace back what the last agent has waited for since the beginning."""
+    def critical_path(self) -> CriticalPath:
+        """Trace the critical path from the last agent back to the beginning."""
         on_links, at_agents = np.zeros(self._links.latency.size), np.zeros(self.now.size)
         j = int(self.now.argmax())
         for agents, arcs, seconds in reversed(self._waits):
@@ -202,4 +202,4 @@ class SimulatedClock:
             else:
                 on_links[arcs[place]] += seconds[place]
                 j = int(self._links.senders[arcs[place]])
-        return Critical(on_links, at_agents)
+        return CriticalPath(on_links, at_agents)

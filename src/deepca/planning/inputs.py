@@ -10,17 +10,27 @@ import numpy.typing as npt
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.data.moments import moments
 from deepca.data.sources import Source
 from deepca.errors import DataError, GapError, InvalidInput, ParameterError
 
-__all__ = ["ROWS_PER_AGENT", "bits_per_second", "probed_eigenvalues", "read_eigenvalues", "seconds", "spectrum_of"]
+__all__ = [
+    "MAX_DIM",
+    "MAX_ROWS_PER_AGENT",
+    "ROWS_PER_AGENT",
+    "bits_per_second",
+    "probed_eigenvalues",
+    "read_eigenvalues",
+    "seconds",
+    "spectrum_of",
+]
 
+MAX_DIM, MAX_ROWS_PER_AGENT = 10**7, 10**12  # of expected data, far beyond what fits into memory
 ROWS_PER_AGENT = 1000
 """Default number of rows of an agent."""
 _NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
-_SMALLEST_GAP = 1e-9  # of λ_1; with a smaller one, rounding would move the components by more than a millionth
+_SMALLEST_GAP = 1e-9  # relative to λ_1; with a smaller one, rounding would turn components by more than a millionth
 
 
 def seconds(text: str) -> float:
@@ -29,7 +39,7 @@ def seconds(text: str) -> float:
     Parameters
     ----------
     text : str
-        Such as ``"30ms"``, ``"0.03s"`` or ``"500us"``.
+        A time such as ``"30ms"``, ``"0.03s"`` or ``"500us"``.
 
     Returns
     -------
@@ -39,7 +49,7 @@ def seconds(text: str) -> float:
     Raises
     ------
     ParameterError
-        The text is not a number with a unit of time.
+        If the text is not a number with a unit of time.
 
     Examples
     --------
@@ -59,7 +69,7 @@ def bits_per_second(text: str) -> float:
     Parameters
     ----------
     text : str
-        Such as ``"30Mbit"``, ``"1Gbit/s"``, ``"30Mbps"``, or ``"2MB"`` for bytes per second.
+        A bandwidth such as ``"30Mbit"``, ``"1Gbit/s"`` or ``"30Mbps"``, or ``"2MB"`` for bytes per second.
 
     Returns
     -------
@@ -69,7 +79,7 @@ def bits_per_second(text: str) -> float:
     Raises
     ------
     ParameterError
-        The text is not a positive number with a unit of bandwidth.
+        If the text is not a positive number with a unit of bandwidth.
 
     Examples
     --------
@@ -79,7 +89,7 @@ def bits_per_second(text: str) -> float:
     found = re.fullmatch(rf"\s*{_NUMBER}\s*([kKMGT]?)(bit/s|bits/s|bit|bps|B/s|B)\s*", text)
     if found is None or float(found[1]) <= 0.0:
         raise ParameterError(
-            "bandwidth", text, "give a number with its unit per second, such as 30Mbit, 1Gbit/s, or 2MB for bytes"
+            "bandwidth", text, "give a number with its unit, such as 30Mbit or 1Gbit/s, or 2MB for bytes per second"
         )
     prefix = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]]
     return float(found[1]) * prefix * (8.0 if found[3].startswith("B") else 1.0)
@@ -101,7 +111,7 @@ def read_eigenvalues(path: str | Path) -> Array:
     Raises
     ------
     DataError
-        The file does not contain real numbers.
+        If the file does not contain real numbers.
     """
     file = Path(path)
     try:
@@ -115,7 +125,7 @@ def read_eigenvalues(path: str | Path) -> Array:
             f"{file} is not a list of numbers ({error}); give one number per line, or an .npy file", file=str(file)
         ) from None
     if found.dtype.kind not in "fiu":
-        raise DataError(f"{file} contains {found.dtype}; give real numbers", file=str(file), value=found.dtype)
+        raise DataError(f"{file} contains {found.dtype} values; give real numbers", file=str(file), value=found.dtype)
     return np.asarray(found, dtype=np.float64).ravel()
 
 
@@ -139,7 +149,7 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
     Raises
     ------
     DataError
-        There are too many columns for the memory, or fewer than two rows.
+        If there are too many columns for the memory, or fewer than two rows.
     """
     if source.d * source.d * 32 > available_memory():
         raise DataError(
@@ -159,21 +169,21 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
 
 
 def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str | None = None) -> tuple[Array, str]:
-    """Return all d eigenvalues, descending and scaled to a largest of 1, and a description of their origin."""
-    check("n_components", k, Whole(1))
+    """Return all d eigenvalues, descending and divided by the largest, and a description of their origin."""
+    check("n_components", k, Integer(1))
     if given is None:
         if dim is None:
             raise ParameterError("dim", None, "the number of columns is unknown; give dim, or the eigenvalues")
-        values, source = 1.0 / np.arange(1.0, max(dim, 0) + 1.0), "assumed: λ_i = 1/i"
+        values, source = 1.0 / np.arange(1.0, max(dim, 0) + 1.0), "λ_i = 1/i (assumed)"
     else:
         values = np.sort(np.asarray(given, dtype=np.float64).ravel())[::-1]
         source = name or f"{values.size:,} eigenvalues as given"
     d = values.size if dim is None else int(dim)
     if d < 2 or k >= d:
-        raise ParameterError("n_components", k, f"comparing methods needs fewer components than columns, and d = {d}")
+        raise ParameterError("n_components", k, f"give fewer components than columns (d = {d}), and at least 2 columns")
     if not (np.isfinite(values).all() and values.size and values[0] > 0.0):
         raise InvalidInput(
-            "some eigenvalues are not finite, or none is positive; give finite ones, the largest above 0",
+            "some eigenvalues are not finite, or none is positive; give finite eigenvalues, at least one above 0",
             parameter="eigenvalues",
         )
     if values[-1] < -1e-9 * values[0]:
@@ -185,13 +195,13 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
     values = np.maximum(values, 0.0)
     if values.size > d:
         raise InvalidInput(
-            f"got {values.size} eigenvalues for {d} columns; omit dim, or give fewer",
+            f"got {values.size} eigenvalues for {d} columns; omit dim, or give fewer eigenvalues",
             parameter="eigenvalues",
             value=values.size,
         )
     if values.size <= k:
         raise InvalidInput(
-            f"{values.size} eigenvalues do not show the gap behind k = {k}; give at least {k + 1}",
+            f"{values.size} eigenvalues do not determine the gap after λ_{k}; give at least {k + 1}",
             parameter="eigenvalues",
             value=values.size,
         )
@@ -210,7 +220,7 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
 
 
 def _continued(values: Array, count: int) -> Array:
-    """Return ``count`` further eigenvalues that decay at the mean rate of the second half of those given."""
+    """Extrapolate ``count`` further eigenvalues, which decay at the mean rate of the second half of those given."""
     half = (values.size - 1) // 2
     ratio = (values[-1] / values[half]) ** (1.0 / (values.size - 1 - half)) if values[half] > 0.0 else 0.0
     return np.asarray(values[-1] * ratio ** np.arange(1.0, count + 1.0))

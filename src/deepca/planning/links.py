@@ -1,10 +1,10 @@
-"""Speed and loss of links, and speed of agents.
+"""Describe the speed and loss of links, and the speed of agents.
 
-A link from agent i to agent j carries one message after the other: it takes ``8 · bytes / bandwidth`` seconds to put a
+A link from agent i to agent j carries one message after another: it takes ``8 · bytes / bandwidth`` seconds to put a
 message on the line, then ``latency`` (plus up to ``jitter``, uniformly distributed) until it arrives. Links do not
 affect each other, unless an agent has an ``uplink`` that all its messages pass first. A message is lost with
-probability ``loss`` and sent again ``patience`` seconds later, as often as necessary. :mod:`deepca.planning.timed` runs
-algorithms over such links.
+probability ``loss`` and is sent again ``patience`` seconds later, as often as necessary. :mod:`deepca.planning.timed`
+runs algorithms over such links.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
 from deepca.errors import InvalidInput, ParameterError
 from deepca.topology.graph import Topology
 
-__all__ = ["SHORTEST_PATIENCE", "Links", "Machines", "Quantity"]
+__all__ = ["MIN_RETRANSMISSION_TIMEOUT", "Links", "Machines", "Quantity"]
 
-SHORTEST_PATIENCE = 0.2
+MIN_RETRANSMISSION_TIMEOUT = 0.2
 """Shortest time in seconds after which a lost message is sent again: TCP's shortest timeout on Linux."""
 
 
@@ -33,7 +34,7 @@ class Quantity:
     Parameters
     ----------
     wanted : str
-        The accepted values, in words.
+        Description of the accepted values, for messages.
     positive : bool
         Whether 0 is excluded.
     below, most : float
@@ -49,7 +50,7 @@ class Quantity:
     infinite: bool = False
 
     def accepts(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Tell for each value whether it is accepted.
+        """Return for each value whether it is accepted.
 
         Parameters
         ----------
@@ -59,7 +60,7 @@ class Quantity:
         Returns
         -------
         array of bool
-            Whether each is accepted.
+            Mask of the accepted values.
         """
         given = np.asarray(values, dtype=np.float64)
         low = given > 0.0 if self.positive else given >= 0.0
@@ -89,18 +90,18 @@ class Machines:
     Parameters
     ----------
     slowdown : array of shape (m,)
-        Factor by which an agent's computing takes longer than usual.
+        Factor by which computing takes an agent longer than usual.
     stall : array of shape (m,)
         Probability that a product is delayed by ``pause``, as on a busy machine.
     pause : array of shape (m,)
         Duration of such a delay in seconds.
     uplink : array of shape (m,)
-        Bits per second of the line by which all messages leave an agent, one after the other; inf for none.
+        Bits per second of a line through which all messages of an agent pass, one after another; inf for no such line.
 
     Raises
     ------
     ParameterError
-        A number is outside its range.
+        If A number is outside its range.
     """
 
     slowdown: Array
@@ -144,6 +145,7 @@ class Machines:
         )
 
 
+@renamed_attributes(patience="retransmission_timeout")
 @dataclass(frozen=True, eq=False)
 class Links:
     """Links of a topology, with one entry per direction, in the order of ``receivers`` and ``senders``.
@@ -168,7 +170,7 @@ class Links:
     Raises
     ------
     InvalidInput
-        A number is outside its range, or an array has the wrong length.
+        If A number is outside its range, or an array has the wrong length.
 
     Examples
     --------
@@ -223,9 +225,9 @@ class Links:
         latency, bandwidth, loss, jitter : float or array of shape (a,)
             As for :class:`Links`.
         names : tuple of str, optional
-            Names of the agents; their numbers by default.
+            Names of the agents; their indices by default.
         machines : Machines, optional
-            Speed of the agents; all alike by default.
+            Speed of the agents; equal by default.
 
         Returns
         -------
@@ -257,7 +259,7 @@ class Links:
         return links.indices.astype(np.int64)
 
     def find(self, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the positions of directions; all of them must be links.
+        """Return the positions of directions, which must be links.
 
         Parameters
         ----------
@@ -272,14 +274,13 @@ class Links:
         return np.searchsorted(self._keys, receivers * self.topology.n_agents + senders)
 
     @cached_property
-    def patience(self) -> Array:
+    def retransmission_timeout(self) -> Array:
         """Seconds from a lost message to the next attempt: twice the round-trip time, at least 0.2 s."""
         back = np.minimum(self.find(self.senders, self.receivers), self.latency.size - 1)
-        both = (
-            self._keys[back] == self.senders * self.topology.n_agents + self.receivers
-        )  # a directed link has no way back
+        # a directed link has no way back
+        both = self._keys[back] == self.senders * self.topology.n_agents + self.receivers
         there = self.latency + np.where(both, self.latency[back], self.latency)
-        return np.maximum(SHORTEST_PATIENCE, 2.0 * there)
+        return np.maximum(MIN_RETRANSMISSION_TIMEOUT, 2.0 * there)
 
     @cached_property
     def _keys(self) -> npt.NDArray[np.int64]:
@@ -291,7 +292,7 @@ def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
     values = np.asarray(given, dtype=np.float64)
     if values.shape not in ((), (size,)):
         raise InvalidInput(
-            f"{name} has shape {values.shape}; give one number, or {size}", parameter=name, value=values.shape
+            f"{name} has shape {values.shape}; give one number, or {size} numbers", parameter=name, value=values.shape
         )
     values = np.array(np.broadcast_to(values, (size,)))
     values.flags.writeable = False

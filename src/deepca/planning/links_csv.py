@@ -1,4 +1,4 @@
-"""Read links and agents from CSV files: ``from,to,latency_ms,mbit_per_s[,loss,jitter_ms]`` and ``agent,slowdown,…``.
+"""Read links and agents from CSV files, ``from,to,latency_ms,mbit_per_s[,loss,jitter_ms]`` and ``agent,slowdown,…``.
 
 Lines that begin with ``#`` are comments. A row ``a,b`` describes both directions, unless there is also a row ``b,a``.
 """
@@ -38,7 +38,7 @@ _MAX_NAMES = 8  # listed in an error message
 
 @dataclass(frozen=True)
 class _Column(Quantity):
-    """Accepted values of a column, the factor to SI units, and its default; None if the column is required."""
+    """Accepted values of a column, the factor that converts them to SI units, and the default; None if required."""
 
     unit: float = 1.0
     default: float | None = None
@@ -62,7 +62,7 @@ _AGENT_COLUMNS: Mapping[str, _Column] = {
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a file: its line from 1, the agents it names, and its numbers in SI units."""
+    """A row of a file: its line number, the agents it names, and its numbers in SI units."""
 
     line: int
     agents: tuple[str, ...]
@@ -89,9 +89,9 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
     Raises
     ------
     InvalidInput
-        A file cannot be used; ``file``, ``line`` and ``column`` tell where.
+        If A file cannot be used; ``file``, ``line`` and ``column`` locate the fault.
     DisconnectedError
-        The links do not connect all agents.
+        If the links do not connect all agents.
     """
     file = Path(path)
     rows = {row.agents: row for row in _unique(file, _rows(file, ("from", "to"), _LINK_COLUMNS))}
@@ -125,7 +125,7 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
 
 
 def read_machines(path: str | Path, names: Sequence[str]) -> Machines:
-    """Read the speed of agents from a file; agents that it does not mention have the defaults."""
+    """Read the speed of agents from a file; agents that are not in it get the defaults."""
     file = Path(path)
     number = {name: j for j, name in enumerate(names)}
     values = np.tile([column.default or 0.0 for column in _AGENT_COLUMNS.values()], (len(names), 1))
@@ -180,7 +180,7 @@ def _rows(file: Path, agent_columns: tuple[str, ...], columns: Mapping[str, _Col
 
 
 def _header(file: Path, line: int, cells: list[str], known: list[str], needed: list[str]) -> list[str]:
-    """Check the names of the columns."""
+    """Return the column names after checking them."""
     for name in cells:
         if name not in known:
             raise _error(f"unknown column {name!r}; use columns of {','.join(known)}", file, line, name)
@@ -193,7 +193,7 @@ def _header(file: Path, line: int, cells: list[str], known: list[str], needed: l
 
 
 def _number(file: Path, line: int, name: str, text: str, column: _Column) -> float:
-    """Return the number in a cell in SI units, or the default of an empty one."""
+    """Return the number in a cell, converted to SI units, or the default if the cell is empty."""
     if not text and column.default is not None:
         return column.default
     try:

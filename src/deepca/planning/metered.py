@@ -1,4 +1,4 @@
-"""A simulator that also counts what each agent sends, and how long that would take over real links."""
+"""Simulate a network, and count what each agent sends and how long that would take over real links."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scipy import sparse
 
 from deepca._util.typing import Array, Csr
 from deepca.errors import ParameterError
-from deepca.network.base import LinearMixer, Moment, Pairs
+from deepca.network.base import LinearMixer, Pairs, Position
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
 
-__all__ = ["PROVING", "Cost", "LinkSpeed", "MeteredNetwork", "Sent", "round_weights"]
+__all__ = ["CERTIFICATE_PHASES", "Cost", "LinkSpeed", "MeteredNetwork", "Sent", "round_weights"]
 
-PROVING = ("certificate", "axes")
+CERTIFICATE_PHASES = ("certificate", "axes")
 """Phases of a run that belong to its certificate."""
 
 
@@ -36,7 +36,7 @@ class LinkSpeed:
     Raises
     ------
     ParameterError
-        The latency is negative, the bandwidth is not positive, or one is not finite.
+        If the latency is negative, the bandwidth is not positive, or one is not finite.
     """
 
     latency: float
@@ -76,7 +76,7 @@ class Cost:
     rounds : int
         Rounds of gossip, or of sums along a tree.
     control_rounds : int
-        Rounds only made to agree on something.
+        Rounds that only serve to agree on something.
     bytes_per_agent : float
         Bytes that an agent sends on average.
     busiest_bytes : float
@@ -124,7 +124,7 @@ class Sent:
         return self + earlier * -1.0
 
     def cost(self) -> Cost:
-        """Summarize over the agents."""
+        """Summarize the totals over the agents."""
         return Cost(
             rounds=round(self.rounds),
             control_rounds=round(self.control_rounds),
@@ -135,7 +135,7 @@ class Sent:
 
 
 class MeteredNetwork(SimulatedNetwork):
-    """Simulated network that counts what iterations and certificate of a run send, and how long that takes.
+    """Simulated network that counts what the iterations and the certificate of a run send, and how long it takes.
 
     A round takes one latency, plus the time that its busiest sender needs for its messages, one after the other.
     Receiving and computing take no time.
@@ -147,15 +147,15 @@ class MeteredNetwork(SimulatedNetwork):
     link : LinkSpeed
         Speed of every agent's connection.
     length : callable
-        Maps the size of a message to the size that it counts as, if arrays are shorter than the real ones. Values that
-        ride along are counted as they are.
+        Maps the size of a message to the size to count, if arrays are shorter than those of the real run. Values that
+        ride along count with their actual size.
     reliable : bool
         Whether averages may rely on every message; none is lost in either case.
 
     Attributes
     ----------
     running, proving : Sent
-        What iterations and certificates have sent so far.
+        Totals of the iterations and of the certificates so far.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class MeteredNetwork(SimulatedNetwork):
         self._counts: dict[object, tuple[object, _MessageCounts | None]] = {}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
-        """Begin a phase, which belongs to the iterations or to the certificate."""
+        """Begin a phase, and count it towards the iterations or the certificate."""
         super().begin(epoch, t, phase)
-        self._proves = phase in PROVING
+        self._proves = phase in CERTIFICATE_PHASES
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         """Count the messages of one round."""
@@ -182,11 +182,11 @@ class MeteredNetwork(SimulatedNetwork):
         ):
             return super().gossip(x, weights)
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Count the messages of the pairs that meet."""
         each = np.bincount(pairs.ravel(), minlength=self.n_agents).astype(np.float64)
         with self._sending(_MessageCounts(each, float(each.max()))):
-            return super().meet(x, pairs, rounds)
+            return super().average_pairs(x, pairs, rounds)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Count the messages of K rounds."""
@@ -202,7 +202,7 @@ class MeteredNetwork(SimulatedNetwork):
 
     @contextmanager
     def _sending(self, counts: _MessageCounts | None) -> Iterator[None]:
-        """Count the messages of a block of code as given; None if every edge is used."""
+        """Use these message counts for the rounds of a ``with`` block; None if they use every edge."""
         before, self._partial = self._partial, counts
         try:
             yield
@@ -210,7 +210,7 @@ class MeteredNetwork(SimulatedNetwork):
             self._partial = before
 
     def _cached(self, key: object, of: object, make: Callable[[], _MessageCounts | None]) -> _MessageCounts | None:
-        """Return the counts of an object, computed once."""
+        """Return the counts for ``key``, which are computed only once."""
         if key not in self._counts:
             self._counts[key] = of, make()  # keep the object alive, so that its id is not reused
         return self._counts[key][1]
@@ -253,7 +253,7 @@ class _MessageCounts:
 
     @classmethod
     def of(cls, rounds: list[Csr]) -> _MessageCounts | None:
-        """Count the messages of rounds with these weights; None without any, as then every edge is used."""
+        """Count the messages of rounds with these weights; return None for no weights, when every edge is used."""
         if not rounds:
             return None
         each = []
@@ -269,7 +269,7 @@ class _Recorder:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.moment: Moment = (0, 0, 0, 0)
+        self.position: Position = (0, 0, 0, 0)
         self.recorded: list[Csr] = []
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
@@ -278,7 +278,7 @@ class _Recorder:
             self.recorded.append(weights)
         return x
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Do nothing."""
         return x
 
@@ -288,7 +288,7 @@ class _Recorder:
 
 
 def round_weights(mixer: LinearMixer, topology: Topology, K: int) -> list[Csr]:
-    """Return the weights of every round of a mixer; empty for a polynomial of 𝐋."""
+    """Return the weights of every round of a mixer; an empty list if the mixer is a polynomial of 𝐋."""
     recorder = _Recorder(topology)
     mixer.run(recorder, np.zeros(1), K)
     return recorder.recorded

@@ -1,4 +1,4 @@
-"""Shared by plan and simulate: observation of a run, and the choice of the fastest method."""
+"""Helpers of plan and simulate, which record the course of a run and choose the fastest method."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from deepca.operators.linalg import tan_theta
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
 
-__all__ = ["ON_A_TREE", "Trajectory", "Watch", "fastest", "messages_of"]
+__all__ = ["TREE_METHODS", "ObserverFactory", "Trajectory", "fastest", "messages_of"]
 
-ON_A_TREE = ("krylov", "covariance")
-"""Methods that sum along a tree, and so rely on every message."""
-Watch = Callable[[str], Observer]
+TREE_METHODS = ("krylov", "covariance")
+"""Methods that sum along a tree, and therefore rely on every message."""
+ObserverFactory = Callable[[str], Observer]
 """Returns an observer for a method, such as a progress bar."""
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Trajectory(Generic[T]):
     taken : callable
         Returns the cost of the run so far.
     every : int
-        Record every so many iterations.
+        Number of iterations from one record to the next.
 
     Attributes
     ----------
@@ -42,17 +42,17 @@ class Trajectory(Generic[T]):
 
     def __init__(self, U: Array, taken: Callable[[], T], *, every: int = 1) -> None:
         self._U, self._taken, self._every = U, taken, every
-        self.seen: list[tuple[int, float, T]] = []
+        self.records: list[tuple[int, float, T]] = []
 
     def begin(self, start: Start) -> None:
         """Discard the record of an earlier run."""
-        self.seen.clear()
+        self.records.clear()
 
     def observe(self, step: Step) -> None:
         """Record an iteration."""
         if step.after.t % self._every == 0:
             angle = float(np.max(tan_theta(self._U, step.after.W)))
-            self.seen.append((step.after.t, angle, self._taken()))
+            self.records.append((step.after.t, angle, self._taken()))
 
     def end(self, result: Result[Any]) -> None:
         """Do nothing."""
@@ -60,13 +60,13 @@ class Trajectory(Generic[T]):
 
 def messages_of(method: str, messages: Messages) -> Messages:
     """Return the precision of a method's messages: float64 if it sums along a tree."""
-    return "float64" if method in ON_A_TREE else messages
+    return "float64" if method in TREE_METHODS else messages
 
 
 def fastest(seconds: Mapping[str, float], measure: str = "time") -> tuple[str | None, str]:
-    """Return the fastest method, or None without any, and the reason; ``measure`` says what is compared."""
+    """Return the fastest method, or None for no methods, and the reason; ``measure`` names what is compared."""
     if not seconds:
-        return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
+        return None, "no method that may be recommended reaches the tolerance; choose a larger tolerance, or another k"
     best, *others = sorted(seconds, key=seconds.__getitem__)
     if not others:
         return best, "the only one that may be recommended and reaches the tolerance"

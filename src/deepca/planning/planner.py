@@ -1,11 +1,11 @@
-"""Predict rounds, bytes and time of every method on a given network, before a run is made.
+"""Predict rounds, bytes and time of every method on a given network, before a run.
 
-The real algorithms run, certificate included, on stand-in agents: their mean has the expected eigenvalues, and they
-differ from each other as Gaussian samples of half as many rows do, which is about how sites of real data differ. Runs
-that take too many iterations are extrapolated at the observed rate. If d is large, fewer values represent the tail of
-the spectrum, and bytes are counted for the true d. A round takes one latency, plus the time that its busiest sender
-needs to put its messages on the line one after the other; rounds, control rounds included, follow one another.
-Computing, receiving and protocol overhead take no time.
+The real algorithms run, certificate included, on stand-in agents. The mean of their matrices has the expected
+eigenvalues, and the matrices differ from each other as those of Gaussian samples with half as many rows, which is about
+how much sites with real data differ. Runs that take too many iterations are extrapolated at the observed rate. If d is
+large, fewer values represent the tail of the spectrum, and bytes are counted for the true d. A round takes one latency,
+plus the time that its busiest sender needs to put its messages on the line one after another; rounds, control rounds
+included, follow one another. Computing, receiving and protocol overhead take no time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import get_args
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca._util.validation import OneOf, check
+from deepca._util.validation import NONE, Integer, OneOf, check
 from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
-from deepca.planning.inputs import ROWS_PER_AGENT, bits_per_second, seconds, spectrum_of
+from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT, bits_per_second, seconds, spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed
-from deepca.planning.methods import ON_A_TREE, Watch, fastest
-from deepca.planning.rehearsal import Prediction, Rehearsal, SharedMatrix, StandIns
+from deepca.planning.methods import TREE_METHODS, ObserverFactory, fastest
+from deepca.planning.rehearsal import Prediction, Rehearsal, SharedMatrix, SurrogateAgents
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
@@ -31,7 +31,7 @@ from deepca.topology.names import from_name
 __all__ = ["METHODS", "Plan", "plan"]
 
 METHODS = ("accelerated", "krylov", "deepca", "covariance")
-"""Methods to compare; not DePCA, which with fixed rounds does not reach a tolerance."""
+"""Methods to compare; without DePCA, which does not reach a tolerance with a fixed number of rounds."""
 _REVEALS = "reveals every site's covariance"
 
 
@@ -56,9 +56,9 @@ class Plan:
     rows_per_agent : int
         Rows of each agent.
     spectrum : str
-        Origin of the eigenvalues, in words.
+        Description of the origin of the eigenvalues.
     tried_dim : int
-        Columns of the stand-ins; bytes are those of ``dim``.
+        Number of columns of the stand-ins; bytes are counted for ``dim``.
     preparation : Cost
         Cost of agreeing on counts, mean and spread, which every method needs first; not part of the predictions.
     predictions : tuple of Prediction
@@ -66,7 +66,7 @@ class Plan:
     recommended : str or None
         The fastest method that may be recommended.
     reason : str
-        Why, in words.
+        Reason for the recommendation.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def plan(
     allow_covariance: bool = False,
     unreliable: bool = False,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ObserverFactory | None = None,
 ) -> Plan:
     """Predict rounds, bytes and time of every method, and recommend the fastest.
 
@@ -135,7 +135,7 @@ def plan(
     eigenvalues : array_like, optional
         Eigenvalues of the pooled covariance, at least k + 1, continued geometrically up to ``dim``; 1/i by default.
     spectrum : str, optional
-        Description of their origin, for the report.
+        Description of the origin of the eigenvalues, for the report.
     tol : float
         Tolerance.
     rows_per_agent : int, optional
@@ -158,7 +158,7 @@ def plan(
     Plan
         Predictions and recommendation.
     """
-    _check(tol, methods, rows_per_agent, messages)
+    _check(tol, methods, dim, rows_per_agent, messages)
     expected = _Expected(*spectrum_of(eigenvalues, dim, n_components, spectrum), n_components, rows_per_agent)
     net, link, policy = _fixed_network(topology, seed), _link(latency, bandwidth), _Policy(allow_covariance, unreliable)
     return _rehearse(Rehearsal(net, link, not unreliable, tol, messages, watch), expected, methods, policy, seed)
@@ -166,7 +166,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Expected:
-    """Expected data: all eigenvalues and their origin, k, and the rows of an agent."""
+    """Expected data: all eigenvalues and their origin, k, and the number of rows of each agent."""
 
     values: Array
     source: str
@@ -175,16 +175,16 @@ class _Expected:
 
     @property
     def rows(self) -> int:
-        """Rows of an agent."""
+        """Number of rows of each agent."""
         return self.given_rows or ROWS_PER_AGENT
 
-    def stand_ins(self, m: int, seed: int) -> tuple[StandIns, StandIns]:
-        """Return stand-ins for all methods, and those for "covariance"."""
-        agents = StandIns.of(self.values, self.k, m, self.rows, seed, max(4 * (self.k + 8), 64))
+    def stand_ins(self, m: int, seed: int) -> tuple[SurrogateAgents, SurrogateAgents]:
+        """Return two sets of stand-ins: one for "covariance" (the second), and one for all other methods."""
+        agents = SurrogateAgents.of(self.values, self.k, m, self.rows, seed, max(4 * (self.k + 8), 64))
         if not isinstance(agents.A, SharedMatrix):
             return agents, agents
-        # "covariance" sends whole matrices, so its stand-ins need individual ones
-        return agents, StandIns.of(self.values, self.k, m, self.rows, seed, 2 * self.k + 16)
+        # "covariance" sends whole matrices, so each of its stand-ins needs its own
+        return agents, SurrogateAgents.of(self.values, self.k, m, self.rows, seed, 2 * self.k + 16)
 
 
 @dataclass(frozen=True)
@@ -195,19 +195,19 @@ class _Policy:
     unreliable: bool
 
     def allows(self, method: str) -> bool:
-        """Tell whether a method may be recommended."""
+        """Return whether a method may be recommended."""
         if method == "covariance" and not self.allow_covariance:
             return False
-        return not (self.unreliable and method in ON_A_TREE)
+        return not (self.unreliable and method in TREE_METHODS)
 
 
 def _fixed_network(topology: Topology | str, seed: int) -> Topology:
     """Return the network; raise InvalidInput unless it is fixed and undirected, with at least two agents."""
     net = from_name(topology, seed=seed) if isinstance(topology, str) else topology
-    if not net.stays:
+    if not net.static_undirected:
         raise InvalidInput(
-            f"{net.name} is directed or time-varying; plan for a fixed, undirected network, and see deepca topology "
-            "for how fast the agents of others agree",
+            f"{net.name} is directed or time-varying; give a fixed, undirected network (for others, deepca topology "
+            "shows how fast their agents agree)",
             parameter="topology",
             value=net.name,
         )
@@ -227,14 +227,14 @@ def _link(latency: float | str, bandwidth: float | str) -> LinkSpeed:
     )
 
 
-def _check(tol: float, methods: Sequence[str], rows_per_agent: int | None, messages: Messages) -> None:
+def _check(tol: float, methods: Sequence[str], dim: int | None, rows_per_agent: int | None, messages: Messages) -> None:
     """Raise ParameterError unless :func:`plan` accepts these values."""
     Tolerance(tol)
     for method in methods:
         if method not in METHODS:
             raise ParameterError("methods", method, f"choose from {', '.join(METHODS)}")
-    if rows_per_agent is not None and rows_per_agent < 1:
-        raise ParameterError("rows_per_agent", rows_per_agent, "every agent needs at least one row")
+    check("dim", dim, Integer(1, MAX_DIM), NONE)
+    check("rows_per_agent", rows_per_agent, Integer(1, MAX_ROWS_PER_AGENT), NONE)
     check("messages", messages, OneOf(*get_args(Messages)))
 
 
@@ -265,13 +265,13 @@ def _rehearse(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str],
 
 
 def _with_remarks(one: Prediction, messages: Messages, policy: _Policy) -> Prediction:
-    """Add remarks on what to know before choosing the method."""
+    """Add remarks that matter for the choice of the method."""
     remarks = [one.remark] if one.remark else []
     if one.method == "covariance":
         remarks.append(_REVEALS if policy.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
-    if one.method in ON_A_TREE and policy.unreliable:
+    if one.method in TREE_METHODS and policy.unreliable:
         remarks.append("not recommended where messages get lost")
-    if one.method in ON_A_TREE and messages != "float64":
+    if one.method in TREE_METHODS and messages != "float64":
         remarks.append("with float64 messages, since sums along a tree need full precision")
     return replace(one, remark="; ".join(remarks))
 
@@ -279,7 +279,7 @@ def _with_remarks(one: Prediction, messages: Messages, policy: _Policy) -> Predi
 def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[str | None, str]:
     """Return the fastest method that may be recommended, and why."""
     best, reason = fastest({p.method: p.total.seconds for p in predictions if p.reaches and policy.allows(p.method)})
-    if best in ON_A_TREE:
+    if best in TREE_METHODS:
         reason += "; it sums along a tree, so no message may get lost"
     if best == "covariance":
         reason += f", and it {_REVEALS}"

@@ -11,28 +11,28 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
 from deepca.consensus.mixers import Chebyshev, FastMix
 from deepca.consensus.rates import first_rounds
-from deepca.data.moments import no_rows
+from deepca.data.moments import empty_moments
 from deepca.data.statistics import agreed_totals
 from deepca.decomposition.settings import algorithm_of
 from deepca.network.compression import Messages
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.methods import Trajectory, Watch, messages_of
+from deepca.planning.methods import ObserverFactory, Trajectory, messages_of
 from deepca.solver.loop import solve
 from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 
-__all__ = ["MessageLength", "Prediction", "Rehearsal", "SharedMatrix", "StandIns"]
+__all__ = ["MessageLength", "Prediction", "Rehearsal", "SharedMatrix", "SurrogateAgents"]
 
 _HETEROGENEITY = 2  # squared differences between sites of real data over those of Gaussian rows; measured: 1.9 … 2.4
 _AFFORDABLE_ENTRIES = 2_000_000  # of all A_j together; iterations with them take a second or two
-MOST_COLUMNS = 200_000  # of all agents together; beyond that, fewer columns represent all of them
-MOST_ENTRIES = 40_000_000  # of all A_j together; beyond that, all agents share one A_j
+MAX_COLUMNS = 200_000  # of all agents together; beyond that, fewer columns represent all of them
+MAX_ENTRIES = 40_000_000  # of all A_j together; beyond that, all agents share one A_j
 _AFFORDABLE_PRODUCTS = 5 * 10**9  # scalar multiplications of a rehearsal, which take some seconds
-FEWEST_ITERATIONS, MOST_ITERATIONS = 60, 1000  # of a rehearsal; longer runs are extrapolated
-HOPELESS_ITERATIONS = 1_000_000  # a method that needs more is not recommended
+MIN_REHEARSED_ITERATIONS, MAX_REHEARSED_ITERATIONS = 60, 1000  # of a rehearsal; longer runs are extrapolated
+MAX_ITERATIONS = 1_000_000  # a method that needs more counts as not reaching the tolerance
 _RECORD_EVERY = 8  # iterations between two measurements of the angle
 _SEED = 5003
 
@@ -50,11 +50,11 @@ class Prediction:
     running, proof, total : Cost
         Cost of the iterations, of the certificate, and of both.
     reaches : bool
-        Whether it reaches the tolerance; if not, costs are those of the trial.
+        Whether it reaches the tolerance; if not, the costs are those of the trial.
     extrapolated : bool
-        Whether it would run longer than the trial.
+        Whether it would run longer than the trial, so that iterations and costs are extrapolated.
     remark : str
-        What to know about it; may be empty.
+        What to know about the method; may be empty.
     """
 
     method: str
@@ -68,15 +68,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class StandIns:
-    """Stand-in agents to rehearse with.
+class SurrogateAgents:
+    """Stand-in agents on which methods are rehearsed.
 
     Parameters
     ----------
     A : Operator
         The ``A_j``.
     W0 : array
-        Start.
+        Starting point.
     U : array
         The k leading eigenvectors of the mean.
     values : array
@@ -92,18 +92,18 @@ class StandIns:
     d: int
 
     @classmethod
-    def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> StandIns:
+    def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> SurrogateAgents:
         """Draw agents whose mean has these eigenvalues; keep at least ``least`` columns."""
         d = values.size
-        used = min(d, max(min(math.isqrt(_AFFORDABLE_ENTRIES // m), MOST_COLUMNS // m), least))
+        used = min(d, max(min(math.isqrt(_AFFORDABLE_ENTRIES // m), MAX_COLUMNS // m), least))
         kept, stands_for = _representatives(values, used)
         rng = np.random.default_rng((_SEED, seed))
         v = rng.standard_normal(used)
         v /= np.linalg.norm(v)
-        # one direction represents many with the same eigenvalue, so a random start has a larger part of it
+        # one direction represents many with the same eigenvalue, so a random start has a larger component along it
         W0 = _reflected(v, np.linalg.qr(rng.standard_normal((used, k)) * np.sqrt(stands_for)[:, None])[0])
         U = _reflected(v, np.eye(used, k))
-        if m * used * used > MOST_ENTRIES:
+        if m * used * used > MAX_ENTRIES:
             return cls(SharedMatrix(kept, v, m), W0, U, kept, d)
         spread = np.sqrt(np.where(stands_for > 1.0, np.minimum(kept * stands_for, kept[k]), kept))
         with one_blas_thread():
@@ -136,7 +136,7 @@ class SharedMatrix(Operator):
 
 
 def _reflected(v: Array, X: Array) -> Array:
-    """Compute ``(I − 2vvᵀ) X``, batched; eigenvectors along the axes would be found without any rounding."""
+    """Compute ``(I − 2vvᵀ) X``, batched, since eigenvectors along the axes would be found without rounding errors."""
     return np.asarray(X - 2.0 * v[:, None] * (v @ X)[..., None, :])
 
 
@@ -163,16 +163,16 @@ def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Runs methods on stand-ins and counts what they send."""
+    """Trial runs of methods on stand-ins, which count what the methods send."""
 
     topology: Topology
     link: LinkSpeed
     reliable: bool
     tol: float
     messages: Messages
-    watch: Watch | None
+    watch: ObserverFactory | None
 
-    def prediction(self, method: str, agents: StandIns) -> Prediction:
+    def prediction(self, method: str, agents: SurrogateAgents) -> Prediction:
         """Run a method, and extrapolate if it does not finish within the affordable iterations."""
         k = agents.W0.shape[1]
         network = self._network(agents, k)
@@ -189,8 +189,8 @@ class Rehearsal:
         if extrapolated:
             slowest = agents.values[k] / agents.values[k - 1] if method == "deepca" else 0.0
             more = course.iterations_to(self.tol, float(slowest))
-            reaches = more <= HOPELESS_ITERATIONS
-            too_many = f"would take more than {HOPELESS_ITERATIONS:,} iterations"
+            reaches = more <= MAX_ITERATIONS
+            too_many = f"would take more than {MAX_ITERATIONS:,} iterations"
             remark = too_many if more < math.inf else "does not converge"
             if reaches:
                 running, iterations = running + course.recent * more, iterations + math.ceil(more)
@@ -210,24 +210,29 @@ class Rehearsal:
             remark=remark,
         )
 
-    def preparation(self, agents: StandIns, rows: int) -> Cost:
+    def preparation(self, agents: SurrogateAgents, rows: int) -> Cost:
         """Return the cost of agreeing on counts, mean and spread, as in :func:`deepca.decomposition.fit.decompose`."""
         network = self._network(agents, 1)
-        one = replace(no_rows(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
+        one = replace(empty_moments(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agreed_totals(network, [one] * network.n_agents)
         return network.running.cost()
 
-    def _network(self, agents: StandIns, columns: int) -> MeteredNetwork:
+    def _network(self, agents: SurrogateAgents, columns: int) -> MeteredNetwork:
         length = MessageLength(agents.A.d, agents.d, self.topology.n_agents, columns)
         return MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
 
-    def _affordable(self, agents: StandIns) -> int:
+    def _affordable(self, agents: SurrogateAgents) -> int:
         """Return the number of iterations that a rehearsal can afford."""
         (d, k), m = agents.W0.shape, self.topology.n_agents
         mixer = FastMix() if self.topology.positive_semidefinite else Chebyshev()
         # few agents mix in a single product, many round by round
         mixing = m if m <= 128 else first_rounds(mixer, self.topology) * self.topology.gossip_sparse.nnz / m
-        return int(min(max(_AFFORDABLE_PRODUCTS / (m * d * k * (d + mixing)), FEWEST_ITERATIONS), MOST_ITERATIONS))
+        return int(
+            min(
+                max(_AFFORDABLE_PRODUCTS / (m * d * k * (d + mixing)), MIN_REHEARSED_ITERATIONS),
+                MAX_REHEARSED_ITERATIONS,
+            )
+        )
 
 
 class _Extrapolation(Trajectory[Sent]):
@@ -235,13 +240,13 @@ class _Extrapolation(Trajectory[Sent]):
 
     @property
     def recent(self) -> Sent:
-        """Mean traffic of an iteration in the second half."""
-        (first, _, before), (last, _, after) = self.seen[len(self.seen) // 2], self.seen[-1]
+        """Mean traffic of an iteration in the second half of the run."""
+        (first, _, before), (last, _, after) = self.records[len(self.records) // 2], self.records[-1]
         return (after - before) * (1.0 / (last - first))
 
     def iterations_to(self, tol: float, slowest: float) -> float:
-        """Return the iterations to ``tol`` at the slower of the recent and the known rate; inf without progress."""
-        (first, before, _), (last, after, _) = self.seen[len(self.seen) // 2], self.seen[-1]
+        """Return the number of further iterations to ``tol`` at the slower of the recent and the known rate, or inf."""
+        (first, before, _), (last, after, _) = self.records[len(self.records) // 2], self.records[-1]
         if not (0.0 < after < before < math.inf):
             return math.inf
         rate = max(math.log(after / before) / (last - first), math.log(max(slowest, 1e-300)))
@@ -259,7 +264,7 @@ class MessageLength:
     m : int
         Number of agents.
     columns : int
-        Fewest vectors of length d in any message; shorter messages contain none, and do not grow.
+        Smallest number of vectors of length d in any message; shorter messages contain none, and keep their size.
     """
 
     used: int

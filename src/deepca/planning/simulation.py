@@ -14,7 +14,7 @@ import numpy as np
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.data.columns import common_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import ArraySource, Source
@@ -27,7 +27,7 @@ from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
 from deepca.planning.clock import PARTS, SimulatedClock
 from deepca.planning.links import Links
-from deepca.planning.methods import Trajectory, Watch, fastest, messages_of
+from deepca.planning.methods import ObserverFactory, Trajectory, fastest, messages_of
 from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
 from deepca.solver.observers import Observer
 
@@ -64,7 +64,7 @@ class Trial:
     status, advice : str
         As in :class:`~deepca.Status`.
     certified : bool
-        Whether the tolerance is proven, or as much as rounding allows.
+        Whether the tolerance, or as much as rounding allows, is proven.
     error : float
         Largest tangent of the angle to the pooled answer.
     iterations, rounds, control_rounds : int
@@ -76,13 +76,13 @@ class Trial:
     seconds : float
         Time until the last agent finishes.
     parts : dict
-        The same by cause, as in ``deepca.planning.clock.PARTS``.
+        Those seconds by cause, as in ``deepca.planning.clock.PARTS``.
     phases : dict
-        The same by phase: preparation, iterations and proof.
+        Those seconds by phase: preparation, iterations and proof.
     bottlenecks : tuple of Bottleneck
         Links and agents that took most of the time, in descending order.
     curve : tuple of tuple
-        Seconds and largest tangent of any agent after every iteration.
+        Seconds, and largest tangent of any agent, after every iteration.
     """
 
     algorithm: str
@@ -125,7 +125,7 @@ class Simulation:
     recommended : str or None
         The fastest certified method.
     reason : str
-        Why, in words.
+        Reason for the recommendation.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class Simulation:
         for trial in self.trials:
             if trial.algorithm == algorithm:
                 return trial
-        raise ParameterError("algorithm", algorithm, f"only {', '.join(t.algorithm for t in self.trials)} were tried")
+        raise ParameterError("algorithm", algorithm, f"choose one of {', '.join(t.algorithm for t in self.trials)}")
 
 
 def simulate(
@@ -171,7 +171,7 @@ def simulate(
     scale: bool = False,
     gflops: float = GFLOPS,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: ObserverFactory | None = None,
 ) -> Simulation:
     """Simulate how long each method takes on these rows over these links, and recommend the fastest.
 
@@ -188,7 +188,7 @@ def simulate(
     tol : float
         Tolerance.
     max_iter : int
-        Largest number of iterations.
+        Maximum number of iterations.
     rounds : int or "auto"
         Gossip rounds per iteration, for methods that gossip.
     messages : {"float64", "float32", "float16"}
@@ -198,7 +198,7 @@ def simulate(
     gflops : float
         Speed of an agent with slowdown 1, in 10⁹ operations per second; inf if computing takes no time.
     seed : int
-        Seed of the start, and of losses, jitter and stalls.
+        Seed of the starting point, and of losses, jitter and stalls.
     watch : callable, optional
         Returns an observer for a method, such as a progress bar.
 
@@ -218,9 +218,9 @@ def _compare(
     asked: Settings,
     each: Sequence[Settings],
     gflops: float,
-    watch: Watch | None,
+    watch: ObserverFactory | None,
 ) -> Simulation:
-    """Try each algorithm, compare its answer with the pooled one, and recommend one."""
+    """Try each algorithm, compare its answer with the pooled one, and recommend the fastest."""
     held = read(common_columns(sources))
     pooled = decompose(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
     trials = tuple(
@@ -260,7 +260,7 @@ def _check(
         )
     if not algorithms:
         raise InvalidInput(f"no algorithms given; choose from {', '.join(ALGORITHMS)}", parameter="algorithms")
-    check("n_components", n_components, Whole(1), meaning="the same for all methods")
+    check("n_components", n_components, Integer(1), meaning="the same for all methods")
     check_speed(gflops)
 
 
@@ -274,7 +274,7 @@ def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Mess
 
 
 def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
-    """Draw Gaussian rows for each of m agents whose covariance has these eigenvalues, if real data do not exist yet."""
+    """Draw Gaussian rows for each of m agents, whose covariance has these eigenvalues, in place of real data."""
     if rows < 2:
         raise InvalidInput(
             f"{rows} rows per agent are too few; give at least two", parameter="rows_per_agent", value=rows
@@ -291,9 +291,8 @@ def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, 
     found = []
     for j in range(m):
         X = rng.standard_normal((rows, values.size)) * np.sqrt(values)
-        found.append(
-            ArraySource(X - 2.0 * np.outer(X @ v, v), f"agent {j}", None)
-        )  # rotated, so that components are not axes
+        # reflected, so that components are not axes
+        found.append(ArraySource(X - 2.0 * np.outer(X @ v, v), f"agent {j}", None))
     return tuple(found)
 
 
@@ -336,13 +335,13 @@ def _trial(
         parts=dict(zip(PARTS, clock.parts[last].tolist(), strict=True)),
         phases=network.phases,
         bottlenecks=_bottlenecks(links, clock),
-        curve=tuple((seconds, angle) for _, angle, seconds in course.seen),
+        curve=tuple((seconds, angle) for _, angle, seconds in course.records),
     )
 
 
 def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
     """Return the links and agents that take most of the critical path."""
-    critical = clock.critical()
+    critical = clock.critical_path()
     m = links.topology.n_agents
     low, high = np.minimum(links.senders, links.receivers), np.maximum(links.senders, links.receivers)
     pairs, of = np.unique(low * m + high, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A simulator with clocks: the same numbers, and the time at which each agent would have them over given links."""
+"""Simulate a network with clocks: the same numbers, and the times at which agents would have them over given links."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scipy import sparse
 from deepca._util.typing import Array, Csr
 from deepca.errors import ParameterError
 from deepca.network.base import LinearMixer, Network, Pairs
-from deepca.network.simulated import SimulatedNetwork, apart
+from deepca.network.simulated import SimulatedNetwork, disjoint_groups
 from deepca.operators.base import Operator, PerAgent
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.rounding import Rounding
 from deepca.operators.sparse_rows import SparseRows
 from deepca.planning.clock import Arcs, SimulatedClock
 from deepca.planning.links import Links
-from deepca.planning.metered import PROVING, round_weights
+from deepca.planning.metered import CERTIFICATE_PHASES, round_weights
 
 __all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
@@ -31,13 +31,13 @@ class TimedNetwork(SimulatedNetwork):
 
     Arrays, rounds and traffic are bitwise those of :class:`SimulatedNetwork`. An agent continues when it has the
     messages of its own round, so agents drift apart as far as the graph allows. Lost messages are sent again, so losses
-    cost time but no accuracy. On a network of :func:`deepca.topology.time_varying.lossy` they are not sent again:
-    receivers wait, then use their own numbers.
+    cost time but no accuracy. On a network of :func:`deepca.topology.time_varying.lossy`, lost messages are not sent
+    again: receivers wait, then use their own values.
 
     Parameters
     ----------
     links : Links
-        Links of the topology on which the run takes place.
+        Links of the network, which also determine its topology.
     gflops : float
         Speed of an agent with slowdown 1, in 10⁹ operations per second; inf if computing takes no time.
     seed : int
@@ -51,7 +51,7 @@ class TimedNetwork(SimulatedNetwork):
     Raises
     ------
     ParameterError
-        ``gflops`` is not positive.
+        If ``gflops`` is not positive.
 
     Examples
     --------
@@ -82,10 +82,10 @@ class TimedNetwork(SimulatedNetwork):
         return {**self._spent, self._doing: self._spent[self._doing] + self.clock.elapsed - self._since}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
-        """Begin a phase, which belongs to preparation, iterations or proof."""
+        """Begin a phase, and count it towards preparation, iterations or proof."""
         super().begin(epoch, t, phase)
         self._spent, self._since = self.phases, self.clock.elapsed
-        self._doing = "proof" if phase in PROVING else "preparation" if phase in _PREPARING else "iterations"
+        self._doing = "proof" if phase in CERTIFICATE_PHASES else "preparation" if phase in _PREPARING else "iterations"
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         """Advance the clocks by one round."""
@@ -95,18 +95,18 @@ class TimedNetwork(SimulatedNetwork):
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Advance the clocks by K rounds."""
         using = [self._used(weights) for weights in round_weights(mixer, self.topology, K)]
-        if mixer.spreads and not using and self.n_agents > 1:
+        if mixer.reaches_all and not using and self.n_agents > 1:
             return self.total_mean(x)
-        rides = [(p.value.nbytes, len(using) if mixer.spreads else p.rounds_left) for p in self._riding]
+        rides = [(p.value.nbytes, len(using) if mixer.reaches_all else p.rounds_left) for p in self._riding]
         with self._sending(using, rides):
             return super().mix(mixer, x, K)
 
-    total_mean = Network.total_mean  # raises: an operation over all agents does not use these links
+    total_mean = Network.total_mean  # raises an error, since a collective operation uses none of these links
 
     def _now(self) -> tuple[Array | Csr, int]:
         matrix, messages = super()._now()
-        if self.topology.changing:
-            self._drawn.append(self.topology.at(self.made - 1))
+        if self.topology.time_varying:
+            self._drawn.append(self.topology.at(self.next_round - 1))
         return matrix, messages
 
     def _count(
@@ -126,7 +126,7 @@ class TimedNetwork(SimulatedNetwork):
     def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
         self._met += len(pairs)
         super()._count(rounds=rounds, messages=2 * len(pairs), payload=payload)
-        for one, other in apart(pairs, self.n_agents):
+        for one, other in disjoint_groups(pairs, self.n_agents):
             index = np.sort(self.links.find(np.r_[one, other], np.r_[other, one]))
             self.clock.round(Arcs.of(self.links, index), payload)
 
@@ -147,7 +147,7 @@ class TimedNetwork(SimulatedNetwork):
 
     @contextmanager
     def _sending(self, using: Sequence[Arcs], rides: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
-        """Let the rounds of a block of code use these links, and carry these values along."""
+        """Let the rounds of a ``with`` block use these links, and carry these values along."""
         before = self._using, self._rides
         self._using, self._rides = using, rides
         try:
@@ -195,12 +195,12 @@ class TimedOperator(Operator):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the operator has rows."""
+        """True if the operator has rows."""
         return self._A.has_rows
 
-    def without(self, V: Array) -> TimedOperator:
+    def deflated(self, V: Array) -> TimedOperator:
         """Return the deflated operator, with the same clocks."""
-        return TimedOperator(self._A.without(V), self._clock)
+        return TimedOperator(self._A.deflated(V), self._clock)
 
     def gram(self, V: Array) -> Array:
         """Compute the Gram matrix, and advance the clocks."""
@@ -215,7 +215,7 @@ def check_speed(gflops: float) -> None:
 
 
 def operations(A: Operator) -> Array:
-    """Return the floating-point operations of ``A_j w``, ``(m,)``: two for each product of numbers."""
+    """Return the number of floating-point operations of ``A_j w``, ``(m,)``: two per scalar multiplication."""
     if isinstance(A, PerAgent):
         return np.concatenate([operations(one) for one in A.operators])
     if isinstance(A, DenseRows):

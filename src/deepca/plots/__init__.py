@@ -1,4 +1,4 @@
-"""Figures, one function each. Needs the ``plot`` extra (matplotlib)."""
+"""Plot figures, one function for each. Needs the ``plot`` extra (matplotlib)."""
 
 from deepca.plots.curves import Curve, convergence, scree, style
 

@@ -1,4 +1,4 @@
-"""Curves of convergence and explained variance. Needs the ``plot`` extra (matplotlib)."""
+"""Plot convergence and explained variance. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from matplotlib.ticker import MaxNLocator
 
 from deepca._util.typing import Array
 
-__all__ = ["LOOK", "Curve", "convergence", "grid", "scree", "style"]
+__all__ = ["RC_PARAMS", "Curve", "convergence", "grid", "scree", "style"]
 
-LOOK: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
-"""Settings of matplotlib for all figures; their type has literal keys there, hence Any."""
+RC_PARAMS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "deepca",
+}
+"""matplotlib settings of all figures; matplotlib types their keys as literals, hence Any."""
 
 # the Okabe–Ito palette, which colour-blind readers can distinguish; line styles distinguish curves in grey
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -86,11 +91,11 @@ def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str)
     Notes
     -----
     Every curve is drawn: zeros at the lower end of the axis, infinite and NaN errors at the upper end. On the right, a
-    method that sends nothing is at zero rounds.
+    method that sends nothing is drawn at zero rounds.
     """
     finite = [float(value) for curve in curves for value in curve.error if np.isfinite(value)]
     highest = max([_FLOOR, *finite])
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         figure = Figure(figsize=(10.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for i, curve in enumerate(curves):
@@ -125,7 +130,7 @@ def scree(shares: npt.NDArray[Any], path: Path, *, title: str) -> None:
     values = 100.0 * np.asarray(shares, dtype=np.float64)
     numbers = np.arange(1, values.size + 1)
     few = values.size <= 12
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         figure = Figure(figsize=(9.0, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.bar(numbers, values, color="#0072B2", width=0.7 if few else 0.85)

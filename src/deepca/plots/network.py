@@ -1,4 +1,4 @@
-"""Drawings of networks. Needs the ``plot`` extra (matplotlib)."""
+"""Draw networks. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from scipy.spatial import cKDTree
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import InvalidInput
-from deepca.plots.curves import LOOK
+from deepca.plots.curves import RC_PARAMS
 from deepca.topology.graph import Topology, links_of
 
 __all__ = ["draw", "layout"]
 
 _SUFFIXES = (".png", ".svg")
-_MAX_AGENTS, _MAX_LINKS = 1000, 100_000  # more than this cannot be told apart in a drawing
+_MAX_AGENTS, _MAX_LINKS = 1000, 100_000  # more cannot be distinguished in a drawing
 _MAX_ARROWS = 3000  # the heads of more arrows would hide the lines
-_MAX_NUMBERED_AGENTS = 60  # numbers of more agents would be too small to read
-_MAX_STRAIGHT_PATH = 12  # a longer path is folded into rows
+_MAX_NUMBERED_AGENTS = 60  # with more, the numbers would be too small to read
+_MAX_STRAIGHT_PATH = 12  # agents; a longer path is folded into rows
 _MAX_SPRING_AGENTS = 256  # Kamada–Kawai, with a spring between any two agents, is slow for more
 _AGENT_COLOUR, _LINK_COLOUR, _WRAPPED_COLOUR = "#0072B2", "#4d4d4d", "#D55E00"
 _PAGE_WIDTH, _MARGIN, _TITLE_HEIGHT, _CAPTION_HEIGHT = 7.0, 0.4, 0.5, 0.25  # inches
@@ -39,7 +39,7 @@ _STUB_LENGTH = 0.55  # relative to the distance between rows
 def draw(topology: Topology, path: Path) -> None:
     """Draw agents and links; up to 60 agents are numbered.
 
-    Arrows are messages that go one way only. For a time-varying network the first rounds are drawn side by side.
+    An arrow is a link that is used in one direction only. For a time-varying network, the first four rounds are drawn.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def draw(topology: Topology, path: Path) -> None:
             parameter="topology",
             value=(m, topology.n_edges),
         )
-    with mpl.rc_context(LOOK):
-        figure = _draw_rounds(topology) if topology.changing and m > 1 else _draw_static(topology)
+    with mpl.rc_context(RC_PARAMS):
+        figure = _draw_rounds(topology) if topology.time_varying and m > 1 else _draw_static(topology)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
@@ -82,7 +82,7 @@ def _draw_static(topology: Topology) -> Figure:
 
 
 def _draw_rounds(topology: Topology) -> Figure:
-    """Return a figure of the first four rounds, each over all links of the network."""
+    """Return a figure of the first four rounds, with the other links of the network drawn faintly."""
     page = _Page.of(topology, _PAGE_WIDTH / 2)
     tall = page.tall + _CAPTION_HEIGHT
     figure = Figure(figsize=(_PAGE_WIDTH, 2 * tall + _TITLE_HEIGHT))
@@ -126,11 +126,11 @@ class _Page:
     radius : float
         Radius of an agent in points.
     ends : ndarray of shape (n, 2)
-        The links.
+        The two agents of each link.
     wrapped : ndarray of shape (n,)
         Mask of the links that join opposite sides.
     stubs : ndarray of shape (2 n_wrapped, 2, 2)
-        Short lines by which those are drawn.
+        Short lines that are drawn in place of the wrapped links.
     """
 
     at: Array
@@ -168,7 +168,7 @@ class _Page:
         axes.set_ylim(middle[1] - self.tall / 2 / self.inch, middle[1] + self.tall / 2 / self.inch)
 
     def links(self, axes: Axes, used: Csr, *, faint: bool = False) -> None:
-        """Draw the links in use, ``used[j, i]`` if i sends to j; a one-way link is an arrow."""
+        """Draw the links in use: ``used[j, i]`` is nonzero if i sends to j. A link used one way is an arrow."""
         if not len(self.ends):
             return
         there = np.asarray(used[self.ends[:, 0], self.ends[:, 1]]).ravel() != 0.0
@@ -221,7 +221,7 @@ class _Page:
 def layout(topology: Topology) -> Array:
     """Return positions ``(m, 2)`` of the agents.
 
-    Named networks have their usual shape; in others, distances reflect numbers of hops.
+    Named networks have their usual shape; in others, distances reflect the number of hops.
     """
     m = topology.n_agents
     if m == 1:
@@ -245,7 +245,7 @@ def _underlying_name(topology: Topology) -> str:
 
 
 def _shape(topology: Topology) -> tuple[int, int] | None:
-    """Return the rows and columns of a grid or torus that has several of both, else None."""
+    """Return the rows and columns of a grid or torus with at least two of each, else None."""
     found = re.fullmatch(r"(grid|torus)\((\d+)×(\d+)\)", _underlying_name(topology))
     if found is None:
         return None
@@ -275,7 +275,7 @@ def _folded(m: int) -> Array:
 
 
 def _cube(m: int) -> Array:
-    """Project a hypercube: every bit of an agent's index is a direction with a length of its own."""
+    """Project a hypercube: each bit of an agent's index adds a vector with its own direction and length."""
     dimension = (m - 1).bit_length()
     bits = np.arange(m)[:, None] >> np.arange(dimension) & 1
     angle = math.pi * (np.arange(dimension) + 0.5) / dimension
@@ -284,11 +284,11 @@ def _cube(m: int) -> Array:
 
 
 def _spring_layout(topology: Topology, start: Array) -> Array:
-    """Place agents by springs between them, from a start."""
+    """Place agents by a spring model, starting from given positions."""
     graph: nx.Graph[int] = nx.empty_graph(topology.n_agents)
     graph.add_edges_from(topology.edges.tolist())
     at = dict(enumerate(start))
-    with one_blas_thread():  # the matrices are small, and the drawing does not depend on the number of cores
+    with one_blas_thread():  # the matrices are small, and the drawing must not depend on the number of cores
         if topology.n_agents <= _MAX_SPRING_AGENTS:
             found = nx.kamada_kawai_layout(graph, pos=at, weight=None)
         else:
@@ -297,7 +297,7 @@ def _spring_layout(topology: Topology, start: Array) -> Array:
 
 
 def _push_apart(at: Array) -> Array:
-    """Push agents apart that nearly cover each other."""
+    """Separate agents that nearly cover each other."""
     wanted = 0.7 * float(np.median(_nearest(at)))
     for _ in range(30):
         pairs = cKDTree(at).query_pairs(wanted, output_type="ndarray")
@@ -329,18 +329,18 @@ def _wraps_around(topology: Topology, at: Array, ends: npt.NDArray[np.int64]) ->
 
 
 def _stubs(at: Array, ends: npt.NDArray[np.int64]) -> Array:
-    """Return two short lines per wrapped link: it leaves on one side and returns on the other."""
+    """Return two short lines per wrapped link, one at each end, which point out of the drawing."""
     one, other = at[ends[:, 0]], at[ends[:, 1]]
     out = np.sign(one - other) * _STUB_LENGTH
     return np.concatenate([np.stack([one, one + out], axis=1), np.stack([other, other - out], axis=1)])
 
 
 def _title(topology: Topology) -> str:
-    """Return name, size and spectral gap of a network."""
+    """Return the title: name, size, and spectral gap or convergence factor of the network."""
     m, n = topology.n_agents, topology.n_edges
     agents, links = f"{m} agent{'s' * (m > 1)}", f"{n} link{'s' * (n != 1)}"
-    if topology.changing:
-        return f"{topology.name}: {agents}, {links}, a round leaves {topology.lambda2:.3g}"
+    if topology.time_varying:
+        return f"{topology.name}: {agents}, {links}, disagreement × {topology.lambda2:.3g} per round"
     if topology.directed:
         n = topology.n_messages
         return f"{topology.name}: {agents}, {n} arc{'s' * (n != 1)}, 1 − |λ₂| = {1 - topology.lambda2:.3g}"

@@ -1,4 +1,4 @@
-"""The figure of a simulation. Needs the ``plot`` extra (matplotlib)."""
+"""Plot a simulation. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepca.errors import InvalidInput
-from deepca.plots.curves import LOOK, grid, style
+from deepca.plots.curves import RC_PARAMS, grid, style
 
 if TYPE_CHECKING:
     from deepca.planning.simulation import Simulation
@@ -30,12 +30,12 @@ _FLOOR, _CEILING = 1e-16, 30.0  # range of the error axis: rounding, and a tange
 
 
 def draw(simulation: Simulation, path: Path) -> None:
-    """Plot error against simulated time (left) and the composition of the time of each method (right).
+    """Plot error against simulated time (left), and the composition of each method's time (right).
 
     Parameters
     ----------
     simulation : Simulation
-        The simulated methods.
+        The simulated runs.
     path : Path
         File to write, PNG or SVG by its suffix.
     """
@@ -52,7 +52,7 @@ def draw(simulation: Simulation, path: Path) -> None:
             parameter="simulation",
             file=str(path),
         )
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         figure = Figure(figsize=(11.0, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
         _errors(left, simulation)
@@ -91,7 +91,7 @@ def _errors(axes: Axes, simulation: Simulation) -> None:
 
 
 def _shares(axes: Axes, simulation: Simulation) -> None:
-    """Plot the shares of latency, transmission, and so on."""
+    """Plot the shares of latency, transmission and other causes as stacked bars."""
     trials = simulation.trials
     at, begin = np.arange(len(trials)), np.zeros(len(trials))
     seconds = np.array([trial.seconds for trial in trials])

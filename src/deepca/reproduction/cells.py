@@ -21,7 +21,7 @@ Method = Literal["DeEPCA", "DePCA", "CPCA"]
 Alignment = Literal["sign-adjust", "qr", "polar", "none"]
 Order = Literal["file", "label", "shuffled"]
 _CURVES = ("tan_theta", "S_disagreement", "W_disagreement", "rounds")
-_FORMAT = 2  # of stored outcomes; raise it when the meaning of a cell changes
+_FORMAT = 2  # version of stored outcomes; raise it when the meaning of a cell changes
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Cell:
         """Name of the method in figures and tables."""
         return f"{self.method}, K grows" if self.growth else str(self.method)
 
-    def at(self, **changes: Any) -> Cell:
+    def with_fields(self, **changes: Any) -> Cell:
         """Return a copy with some fields changed.
 
         Parameters
@@ -121,7 +121,7 @@ class Outcome:
     S_disagreement, W_disagreement : ndarray of shape (iterations,)
         ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖``.
     rounds : ndarray of shape (iterations,)
-        Rounds of communication so far.
+        Cumulative number of rounds of communication.
     bytes_per_agent : float
         Bytes that an agent sent on average.
     lambda2 : float
@@ -183,7 +183,7 @@ class Outcome:
         return float(np.median(self.tan_theta[-tail:]))
 
     def to_bytes(self) -> bytes:
-        """Serialise to the content of an ``.npz`` file without pickled objects.
+        """Serialize to the content of an ``.npz`` file without pickled objects.
 
         Returns
         -------
@@ -221,7 +221,7 @@ class Outcome:
                 meta = json.loads(str(file["meta"]))
                 curves = {name: file[name] for name in _CURVES}
             if meta.pop("format") != _FORMAT:
-                raise DataError("stored outcome has another format version")
+                raise DataError(f"stored outcome has another format version than {_FORMAT}; run its cell again")
             return cls(cell=Cell(**meta.pop("cell")), **meta, **curves)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as damage:
-            raise DataError(f"stored outcome cannot be read: {damage}") from None
+            raise DataError(f"stored outcome cannot be read ({damage}); run its cell again") from None

@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Demo:
-    """Rows of the table, curves of the figure, and the setting."""
+    """Result of the demonstration: rows of its table, curves of its figure, and the setting."""
 
     topology: Topology
     n_rows: int
@@ -81,7 +81,7 @@ def run(
     """Compare DeEPCA, DePCA and CPCA, from the same W⁰, with scikit-learn on the pooled rows.
 
     DeEPCA runs twice: with the defaults of the library, and as printed in the paper (K rounds, QR and SignAdjust). On
-    an engine with several ranks, each rank has some of the agents and runs CPCA by itself.
+    an engine with several ranks, each rank runs some of the agents, and all of CPCA.
     """
     engine = engine or Engine()
     X = np.asarray(load_digits().data, dtype=np.float64)
@@ -103,14 +103,14 @@ def run(
             observers=[trace, *([watch(label)] if watch else [])],
         )
         worst = _worst(network, np.asarray(tan_theta(U, result.W)))
-        rows.append(_row(label, result, engine.summed(result.traffic), worst))
+        rows.append(_row(label, result, engine.total_traffic(result.traffic), worst))
         curve = trace.tan_theta_max
-        if not isinstance(algorithm, CPCA):  # which every rank runs by itself, for as many iterations as it needs there
+        if not isinstance(algorithm, CPCA):  # every rank runs all of CPCA, and its iterations may differ there
             curve = network.reduce(np.broadcast_to(curve, (*network.batch, len(trace))), "max")
         curves.append(Curve(label, curve, trace.rounds))
         if not variance.size:
             variance = result.eigenvalues[0] * agents / (n - 1)
-            limit = max(3 * result.iterations, 50)  # the other methods may take three times as long
+            limit = max(3 * result.iterations, 50)  # so that no other method takes more than three times as long
     engine.close(network)
     return Demo(topology, n, d, k, K, tol, tuple(rows), tuple(curves), variance, pooled.explained_variance_)
 

@@ -1,4 +1,4 @@
-"""Build data, graph, start and algorithm of a run from its cell alone."""
+"""Construct the data, the graph, the start and the algorithm of a run from its cell, and run it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = [
     "PAPER_GRAPHS",
     "DataSource",
     "Pooled",
+    "checksum_of",
     "compute",
-    "edition_of",
     "graph_of",
     "operator_of",
     "pooled_of",
@@ -91,14 +91,14 @@ class Pooled:
         return self.vectors[:, :k]
 
 
-def edition_of(data: str, source: DataSource) -> str:
+def checksum_of(data: str, source: DataSource) -> str:
     """Read, verify and cache a data set, and return the checksum of its features."""
     return source.load(data).digest
 
 
 @lru_cache(maxsize=4)
 def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
-    """Return the ``A_j`` of a data set that is partitioned over agents."""
+    """Return the ``A_j`` of a data set whose rows are partitioned over agents."""
     loaded = source.load(data)
     X, labels = loaded.X[: agents * rows], loaded.labels[: agents * rows]
     if order == "label":
@@ -114,14 +114,14 @@ def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Or
 
 @lru_cache(maxsize=8)
 def pooled_of(source: DataSource, data: str, agents: int, rows: int) -> Pooled:
-    """Return the pooled spectrum, which depends on the rows used and not on their partition."""
+    """Return the spectrum of the pooled rows, which depends on the rows used but not on their partition."""
     values, vectors = np.linalg.eigh(operator_of(source, data, agents, rows, "file").mean())
     values = np.where(values > 1e-12 * values[-1], values, 0.0)  # remove rounding errors
     return Pooled(values[::-1].copy(), vectors[:, ::-1].copy())
 
 
 def graph_of(name: str, agents: int, draw: int) -> Topology:
-    """Return the graph of a cell: a random one like the paper's, or a named one."""
+    """Return the graph of a cell: a draw with the spectral gap of the paper's graph, or a named graph."""
     if name == "paper":
         return graphs.erdos_renyi(agents, 0.5, seed=_paper_seed(agents, draw))
     return from_name(name, agents, seed=draw)
@@ -141,7 +141,7 @@ def _paper_seed(agents: int, draw: int) -> int:
 
 
 def compute(cell: Cell, source: DataSource) -> Outcome:
-    """Run one cell."""
+    """Run one cell and return its curves."""
     began = time.perf_counter()
     A = operator_of(source, cell.data, cell.agents, cell.rows, cell.order, cell.spread)
     U = pooled_of(source, cell.data, cell.agents, cell.rows).U(cell.k)
@@ -172,7 +172,7 @@ def compute(cell: Cell, source: DataSource) -> Outcome:
 
 
 def _run(algorithm: Algorithm[Any], iterations: int, trace: Trace) -> float:
-    """Run an algorithm and return the bytes sent per agent; a run that diverges ends with the curves it has."""
+    """Run an algorithm and return the bytes sent per agent; NaN if it diverges, in which case the trace ends early."""
     try:
         # the curves are compared with the true subspace, so no certificate is needed
         return solve(algorithm, max_iter=iterations, observers=[trace], certify=False).traffic.bytes_per_agent

@@ -1,4 +1,4 @@
-"""Reproduce the paper: run the cells, judge the claims, draw the figures, write the pages."""
+"""Reproduce the paper: run the cells, judge the claims, draw the figures and write the pages."""
 
 from __future__ import annotations
 
@@ -9,66 +9,67 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
+from deepca._util.units import plural
 from deepca.reproduction.cells import Cell, Outcome
 from deepca.reproduction.claims.extensions import judge_extensions
 from deepca.reproduction.claims.paper import claim_cells, judge
-from deepca.reproduction.claims.proofs import judge_print
+from deepca.reproduction.claims.proofs import judge_proofs
 from deepca.reproduction.claims.setting import Setting
-from deepca.reproduction.pages.figures import study_page, write_curves
+from deepca.reproduction.pages.figures import draw_study_figure, write_curves
 from deepca.reproduction.pages.html import to_html
-from deepca.reproduction.pages.paper_figure import paper_page
+from deepca.reproduction.pages.paper_figure import draw_paper_figure
 from deepca.reproduction.pages.report import Picture, Report, Table, to_markdown
 from deepca.reproduction.pages.tables import study_table
-from deepca.reproduction.problems import PAPER_GRAPHS, DataSource, edition_of
+from deepca.reproduction.problems import PAPER_GRAPHS, DataSource, checksum_of
 from deepca.reproduction.runner import Outcomes, in_parallel, run_cells
-from deepca.reproduction.studies import PAPER, Paper, Study, paper_curves
+from deepca.reproduction.studies import PAPER, PaperSetting, Study, paper_curves
 
 __all__ = ["Request", "reproduce_paper", "run_study"]
 
 Progress = Callable[[float, float], None]
 Against = Literal["iterations", "rounds"]
-Drawing = tuple[Outcomes, Paper, int, Against, Path]
+Drawing = tuple[Outcomes, PaperSetting, int, Against, Path]
 _FIGURES = {"w8a": 1, "a9a": 2}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce, from which data, and where to write it."""
+    """Experiments to reproduce, their data, and where to write the results."""
 
     data: Sequence[str]
     out: Path
     source: DataSource
     k: int = 5
     draws: int = 2
-    limit: int | None = None
+    max_iterations: int | None = None
     jobs: int | None = None
     command: str = "deepca reproduce"
 
     def setting(self, data: str) -> Setting:
         """Return the setting of one data set."""
-        return Setting(data, self.k, self.draws, self.source, self.limit)
+        return Setting(data, self.k, self.draws, self.source, self.max_iterations)
 
     @property
     def store(self) -> Path:
-        """Folder of the outcomes that are complete."""
+        """Folder of the completed outcomes."""
         return self.out / "cells"
 
 
 def reproduce_paper(request: Request, progress: Progress | None = None) -> Report:
-    """Write figures, curves and the verdict page of the paper's experiments, and return the page."""
+    """Run the paper's experiments, write the figures, the curves and the verdict page, and return the page."""
     began = time.perf_counter()
     settings = [request.setting(data) for data in request.data]
     cells = [cell for setting in settings for cell in claim_cells(setting)]
     outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
     claims = [claim for setting in settings for claim in judge(setting, outcomes)]
-    claims += judge_print(settings[0], outcomes)
+    claims += judge_proofs(settings[0], outcomes)
     claims += judge_extensions(settings[-1])  # the smallest data set, a9a
     pictures = _pages(settings, outcomes, request)
     write_curves(outcomes.values(), request.out / "curves.csv")
     report = Report(
         title="DeEPCA: the paper's experiments, claim by claim",
-        intro="Every claim of Ye & Zhang, “DeEPCA: Decentralized Exact PCA with Linear Convergence Rate”, beside what "
+        intro="Every claim of Ye & Zhang, “DeEPCA: Decentralized Exact PCA with Linear Convergence Rate”, next to what "
         "was measured here. Differences are reported, not smoothed over.",
         command=request.command,
         settings=(
@@ -76,7 +77,7 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
             *((setting.data, _describe(setting, outcomes)) for setting in settings),
             ("draws", f"{request.draws} of graph and W⁰ (more where stated); the figures show draw 0"),
             ("growing K", "K + ⌊t/20⌋ on w8a, K + ⌊t/10⌋ on a9a; the paper states no schedule"),
-            ("runs", f"{len(outcomes)} runs, {sum(o.seconds for o in outcomes.values()):.0f} s of computing"),
+            ("runs", f"{len(outcomes)} runs, {sum(o.seconds for o in outcomes.values()):.0f} s of computation"),
         ),
         claims=tuple(claims),
         tables=tuple(_summary(setting, outcomes) for setting in settings),
@@ -92,15 +93,17 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
     began, pictures, tables, count = time.perf_counter(), [], [], 0
     for data in request.data:
         setting = request.setting(data)
-        changed = setting.base.at(**dict(study.changes))
+        changed = setting.base.with_fields(**dict(study.changes))
         cells = [
-            cell if request.limit else cell.at(iterations=max(setting.iterations(cell.k), cell.iterations))
+            cell
+            if request.max_iterations
+            else cell.with_fields(iterations=max(setting.iterations(cell.k), cell.iterations))
             for cell in study.cells(changed)
         ]
         outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
         count += len(outcomes)
         picture = request.out / f"study-{study.name}-{data}"
-        study_page(study, outcomes, picture)
+        draw_study_figure(study, outcomes, picture)
         write_curves(outcomes.values(), request.out / f"study-{study.name}-{data}.csv")
         pictures.append(Picture(f"{study.name}, {data}", picture.with_name(picture.name + ".png"), study.question))
         table = study_table(study, outcomes)
@@ -125,7 +128,7 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
 
 
 def _pages(settings: Sequence[Setting], outcomes: Outcomes, request: Request) -> list[Picture]:
-    """Draw the paper's figures in parallel: a page of nine panels takes seconds."""
+    """Draw the paper's figures, in parallel because a page of nine panels takes seconds."""
     pictures: list[Picture] = []
     drawings: list[Drawing] = []
     axes: tuple[Against, ...] = ("iterations", "rounds")
@@ -151,14 +154,14 @@ def _pages(settings: Sequence[Setting], outcomes: Outcomes, request: Request) ->
 
 def _draw(drawing: Drawing) -> None:
     outcomes, paper, k, against, path = drawing
-    paper_page(outcomes, paper, k, draw=0, against=against, path=path)
+    draw_paper_figure(outcomes, paper, k, draw=0, against=against, path=path)
 
 
 def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
     """Tabulate iterations and rounds of every curve in the figures, as medians over the draws."""
     rows = []
     for kind in paper_curves(setting.base):
-        found = [outcomes[kind.at(draw=i)] for i in range(setting.draws)]
+        found = [outcomes[kind.with_fields(draw=i)] for i in range(setting.draws)]
         rows.append(
             (
                 kind.label,
@@ -170,10 +173,11 @@ def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
             )
         )
     return Table(
-        f"{setting.data}, k = {setting.k}: median over {setting.draws} draws",
+        f"{setting.data}, k = {setting.k}: median over {setting.draws} draw{plural(setting.draws)}",
         ("method", "K", "iterations to 1e-6", "to 1e-10", "rounds to 1e-10", "ends at"),
         tuple(rows),
-        "A dash: the accuracy was not reached. “Ends at” is the median of the last tenth of the mean tangent.",
+        "A dash: the accuracy was not reached, or CPCA has no rounds. “Ends at” is the median of the last tenth of the "
+        "mean tangent.",
     )
 
 
@@ -189,10 +193,10 @@ def _describe(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> str:
     return (
         f"{paper.agents} × {paper.rows} rows in file order, k = {setting.k}, {setting.base.iterations} iterations, "
         f"K ∈ {{{', '.join(map(str, paper.rounds))}}}, 1 − λ₂ = {1 - outcome.lambda2:.4f} in draw 0; checksum of the "
-        f"features {edition_of(setting.data, setting.source)[:12]}…"
+        f"features {checksum_of(setting.data, setting.source)[:12]}…"
     )
 
 
 def _write(report: Report, out: Path, name: str) -> None:
     for suffix, text in ((".html", to_html(report)), (".md", to_markdown(report, out))):
-        write_whole(out / f"{name}{suffix}", text.encode())
+        write_atomic(out / f"{name}{suffix}", text.encode())

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from deepca import __version__
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.machine import usable_cores
 from deepca.errors import DataError
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.problems import DataSource, compute, edition_of
+from deepca.reproduction.problems import DataSource, checksum_of, compute
 
 __all__ = ["Outcomes", "cost", "in_parallel", "run_cells"]
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 def cost(cell: Cell) -> float:
-    """Estimate the relative duration of a cell, for progress bars."""
+    """Estimate the relative duration of a cell, for progress bars and for starting with the longest cells."""
     return cell.iterations * (1.0 + cell.agents * cell.rows / 4000.0 * (0.2 if cell.method == "CPCA" else 1.0))
 
 
@@ -36,7 +36,7 @@ def run_cells(
     jobs: int | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Outcomes:
-    """Return the outcome of every cell, reading those already stored and running the others.
+    """Return the outcome of every cell: read the outcomes that are stored, and run the other cells.
 
     Each outcome is stored as soon as it is complete, so an interrupted call loses no finished cell.
 
@@ -60,7 +60,9 @@ def run_cells(
     """
     wanted = list(dict.fromkeys(cells))
     # outcomes of other data or of another version of the code are not reused
-    edition = {data: f"{__version__}-{edition_of(data, source)[:8]}" for data in sorted({cell.data for cell in wanted})}
+    edition = {
+        data: f"{__version__}-{checksum_of(data, source)[:8]}" for data in sorted({cell.data for cell in wanted})
+    }
     files = {cell: store / f"{cell.key}-{edition[cell.data]}.npz" for cell in wanted}
     found = {cell: outcome for cell in wanted if (outcome := _stored(cell, files[cell])) is not None}
     todo = sorted((cell for cell in wanted if cell not in found), key=cost, reverse=True)
@@ -68,14 +70,14 @@ def run_cells(
     tell = progress or (lambda _done, _total: None)
     tell(done, total)
     for outcome in in_parallel(_compute, [(cell, source) for cell in todo], jobs):
-        write_whole(files[outcome.cell], outcome.to_bytes())
+        write_atomic(files[outcome.cell], outcome.to_bytes())
         found[outcome.cell] = outcome
         tell(done := done + cost(outcome.cell), total)
     return {cell: found[cell] for cell in wanted}
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int | None) -> Iterator[R]:
-    """Yield the results of ``work`` as they complete, on ``jobs`` processes or one per core."""
+    """Call ``work`` on items in ``jobs`` processes (one per core by default), and yield results as they complete."""
     workers = min(jobs or usable_cores(), len(items))
     if workers <= 1:
         yield from map(work, items)

@@ -1,4 +1,4 @@
-"""Define the cells of each study. A study is a base cell with axes; adding one requires no other code."""
+"""Define the cells of each study: a base cell, and axes along which it varies. A new study needs no other code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from typing import Any, Literal
 from deepca.errors import ParameterError
 from deepca.reproduction.cells import Cell, Outcome
 
-__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "paper_curves", "study_named"]
+__all__ = [
+    "PAPER",
+    "STUDIES",
+    "PaperSetting",
+    "Study",
+    "Value",
+    "base_cell",
+    "paper_cells",
+    "paper_curves",
+    "study_named",
+]
 
 Value = Literal["iterations", "rounds", "converged"]
 
 
 @dataclass(frozen=True)
-class Paper:
-    """The paper's setting for one data set, with the K of its figures. It states no growth; ours is chosen."""
+class PaperSetting:
+    """The paper's setting for one data set, with the K of its figures; how fast K grows is our choice."""
 
     data: str
     rows: int
@@ -26,7 +36,7 @@ class Paper:
     agents: int = 50
 
 
-PAPER = {"w8a": Paper("w8a", 800, (3, 5, 10), 20), "a9a": Paper("a9a", 600, (1, 5, 10), 10)}
+PAPER = {"w8a": PaperSetting("w8a", 800, (3, 5, 10), 20), "a9a": PaperSetting("a9a", 600, (1, 5, 10), 10)}
 
 
 def base_cell(data: str, k: int, iterations: int) -> Cell:
@@ -55,14 +65,18 @@ def paper_cells(data: str, k: int, iterations: int, draws: int) -> list[Cell]:
         All curves of draw 0, then of draw 1, and so on.
     """
     base = base_cell(data, k, iterations)
-    return [cell for draw in range(draws) for cell in paper_curves(base.at(draw=draw))]
+    return [cell for draw in range(draws) for cell in paper_curves(base.with_fields(draw=draw))]
 
 
 def paper_curves(base: Cell) -> list[Cell]:
     """Return the cells of CPCA, and of DeEPCA and DePCA (fixed and growing K) for each K of the paper's figure."""
-    cells, paper = [base.at(method="CPCA", K=0)], PAPER[base.data]
+    cells, paper = [base.with_fields(method="CPCA", K=0)], PAPER[base.data]
     for K in paper.rounds:
-        cells += [base.at(K=K), base.at(method="DePCA", K=K), base.at(method="DePCA", K=K, growth=paper.growth)]
+        cells += [
+            base.with_fields(K=K),
+            base.with_fields(method="DePCA", K=K),
+            base.with_fields(method="DePCA", K=K, growth=paper.growth),
+        ]
     return cells
 
 
@@ -100,7 +114,7 @@ class Study:
     accuracy: float = 1e-8
 
     def cells(self, base: Cell) -> list[Cell]:
-        """Return all cells of the study, draws of the same combination next to each other.
+        """Return all cells of the study, with the draws of a combination next to each other.
 
         Parameters
         ----------
@@ -112,10 +126,10 @@ class Study:
         list of Cell
             One per combination and draw.
         """
-        start = base.at(**dict(self.changes))
+        start = base.with_fields(**dict(self.changes))
         axes: dict[str, Sequence[Any]] = dict(self.axes)
         axes.setdefault("draw", range(self.draws))
-        return [start.at(**dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
+        return [start.with_fields(**dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
 
     @property
     def row_names(self) -> list[str]:
@@ -160,7 +174,7 @@ _ALL = (
     ),
     Study(
         "spread",
-        "What if agents differ more or less, with the same mean (above 1 most A_j are indefinite)?",
+        "What if agents differ more or less, with the same mean (most A_j are indefinite for a spread above 1)?",
         (("spread", (0.25, 1.0, 2.0, 4.0, 8.0)), ("K", (1, 3, 5, 8, 13))),
         columns="K",
         value="converged",
@@ -194,7 +208,7 @@ _ALL = (
     ),
     Study(
         "signs",
-        "In which draws does SignAdjust break convergence, and do other rules?",
+        "In which draws does SignAdjust break convergence, and do other rules break it, too?",
         (("alignment", ("sign-adjust", "qr", "polar")), ("draw", tuple(range(24)))),
         columns="draw",
         value="iterations",
@@ -214,7 +228,7 @@ STUDIES = {study.name: study for study in _ALL}
 
 
 def study_named(name: str) -> Study:
-    """Return the study of a name, or raise an error that lists the known names."""
+    """Return the study with this name, or raise an error that lists the known names."""
     if name not in STUDIES:
         raise ParameterError("study", name, f"choose one of {', '.join(STUDIES)}")
     return STUDIES[name]

@@ -1,10 +1,10 @@
-"""Run agents at separate sites, each next to its own rows. These modules require the ``agent`` extra.
+"""Run one agent per site, where that site's rows are stored. These modules require the ``agent`` extra.
 
-From the foundation up: ``config`` reads and writes the configuration files, ``protocol`` defines what neighbours send
-each other, ``pki`` decides who may take part, ``transport`` carries the messages, ``runtime`` runs an agent, and
-``admin`` provides what operators need around a run.
+From the lowest layer up: ``config`` reads and writes the configuration files, ``protocol`` defines the messages between
+neighbours, ``pki`` decides who may take part, ``transport`` carries the messages, ``runtime`` runs an agent, and
+``admin`` has the operators' tools: kits, the doctor and trial networks.
 
-Events are logged below the logger ``deepca.sites``; they are discarded unless a handler is added.
+Events are logged under the ``deepca.sites`` logger and discarded unless the application adds a handler.
 """
 
 import logging

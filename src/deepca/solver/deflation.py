@@ -1,23 +1,24 @@
-"""Find components whose variance is below the rounding of the largest one, from the rows.
+"""Find components whose variances are lost in the rounding of the largest one, by going back to the rows.
 
 Products ``A_j W`` are accurate to ``eps·λ₁``, so smaller eigenvalues and their components are lost in rounding. The
-rows contain more: a singular value σ_i of all rows together, ``λ_i = σ_i²``, is accurate to ``eps·σ₁``, as in a pooled
-SVD. So a steep spectrum is found in stages::
+rows resolve more: a singular value σ_i of all rows together, ``λ_i = σ_i²``, is accurate to ``eps·σ₁``, as in a pooled
+SVD. A steep spectrum is therefore found in stages::
 
     V = []
     repeat   A' = mean of (Y_j(I − VVᵀ))ᵀ Y_j(I − VVᵀ)      deflate the rows first, then multiply
              X  = top k − |V| of A'                          by the same method, with a certificate of its own
-             V  = [V, x_1 … x_r]                             those with λ' ≥ δ λ'_1, which products of A' resolve
+             V  = [V, x_1 … x_r]                             those with λ' ≥ δ λ'_1, which products with A' resolve
     until k are found, or what remains of the rows is rounding
 
-At the end V is rotated by the singular vectors of ``Y V``, whose columns are nearly orthogonal, through their Gram
-matrix with columns scaled to length one: that removes the mixing left between stages.
+At the end V is rotated by the right singular vectors of ``Y V``, which removes the mixing left between stages. They are
+computed from the Gram matrix of its columns, scaled to length one: these columns are nearly orthogonal, so no digits
+are lost.
 
 What is proven: in exact arithmetic, with ``R = (I − VVᵀ) A V`` and ``VᵀAV`` diagonal, column i of V leaves the span of
 the first p eigenvectors by at most ``‖R_i‖ / (θ_i − λ_{p+1})`` (Davis and Kahan, column by column), and λ_{p+1} is at
 most the largest eigenvalue of the rows deflated by the first p columns (Courant and Fischer). Rounding changes the rows
-by at most ``e = 4 eps ‖Y‖_F``, or by the rounding of their centring if that is more; hence singular values by e, and
-the first p vectors by an angle of ``2e / (σ_p − σ_{p+1})`` (Weyl, Wedin).
+by at most e, the larger of ``4 eps ‖Y‖_F`` and the rounding of their centring. It therefore changes singular values by
+at most e, and rotates the first p vectors by at most ``2e / (σ_p − σ_{p+1})`` (Weyl, Wedin).
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ import numpy as np
 from scipy.linalg.lapack import dgejsv
 
 from deepca._util.floats import EPS, SMALLEST
-from deepca._util.portable import length, total
+from deepca._util.portable import norm, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
-    SEMI,
+    SEMIORTHOGONALITY,
     check_basis,
     check_close,
     check_small,
-    counted,
-    everywhere,
+    checked_count,
+    for_local_agents,
     packed,
     unpacked,
 )
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius, largest_positive, symmetric_part, without
+from deepca.operators.linalg import flip_signs, frobenius, project_out, symmetric_part
 from deepca.solver.certificate.bounds import KNOWN, Certificate, tangent
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation_stages import (
@@ -67,20 +68,26 @@ from deepca.solver.ritz_axes import completed
 from deepca.solver.sentences import below_underflow
 from deepca.solver.verdict import UNDERFLOW, deflated_status
 
-__all__ = ["bound_beyond_rank", "count_independent", "formed_without_rounding", "graded_axes", "sharpened"]
+__all__ = [
+    "bound_beyond_rank",
+    "count_independent",
+    "formed_without_rounding",
+    "graded_axes",
+    "recover_small_components",
+]
 
 
 _ROUNDING = 4.0  # e in units of eps ‖Y‖_F
 _NORM_FAILURE = 1e-7  # probability that the estimated norm of the remaining rows is too small
 
 
-def sharpened(
+def recover_small_components(
     A: Operator, network: Network, X: Array, result: Result[Any], search: Search, *, tol: float, trace: float
 ) -> tuple[Array, Result[Any]]:
-    """Return the components and the result, with small variances hidden by rounding found from the rows.
+    """Use the rows to recompute components whose variances are lost in rounding; return components and result.
 
-    Both are returned unchanged, at no cost, if the tolerance is already proven; and unchanged if not all agents have
-    rows.
+    Both are returned unchanged if the tolerance is already proven (at no cost), or if an agent has no rows to go back
+    to.
 
     Parameters
     ----------
@@ -93,7 +100,7 @@ def sharpened(
     result : Result
         Result of the run that found them.
     search : Search
-        Finds the top of a deflated operator by the method that found X.
+        Function that finds the top of a deflated operator, by the method that found X.
     tol : float
         Tangent to prove.
     trace : float
@@ -119,8 +126,8 @@ def sharpened(
     proof = replace(proof, traffic=proof.traffic + (network.traffic - before) - iterating)
     changed = replace(
         result,
-        W=everywhere(V, network),
-        components=everywhere(V, network),
+        W=for_local_agents(V, network),
+        components=for_local_agents(V, network),
         eigenvalues=np.array(np.broadcast_to(proof.eigenvalues, result.eigenvalues.shape)),
         iterations=sum(run.iterations for run in found.results),
         traffic=result.traffic + iterating,
@@ -132,7 +139,7 @@ def sharpened(
 
 
 def _pad(found: Found, V: Array, k: int) -> Array:
-    """Return V with k columns: arbitrary ones if nothing remains, else those of the last search."""
+    """Pad V to k columns: with those of the last search if it failed, then with an arbitrary completion."""
     if found.failed and V.shape[1] < k:
         V = np.hstack([V, orthonormal_to(common_components(found.last), V)])
     return completed(V[:, :k], k)
@@ -153,20 +160,20 @@ def bound_beyond_rank(A: Operator, V: Array, values: Array, network: Network) ->
 
 
 def formed_without_rounding(A: Operator, network: Network) -> bool:
-    """Return whether no agent's matrix was formed from rows with rounding, so that its zeros are exact."""
+    """Return whether every ``A_j`` was formed without rounding, so that its zero eigenvalues are exact."""
     network.begin(network.epoch, 0, "as given")
     return not network.reduce(np.reshape(A.rounding().rows > 0.0, (*network.batch, 1)).astype(np.float64), "max").any()
 
 
 def _rounding(A: Operator, network: Network, trace: float) -> float:
-    """Return e, a bound on the change of all agents' rows by rounding, in the Frobenius norm."""
+    """Return e, a bound on the Frobenius norm of the rounding errors in the rows of all agents."""
     network.begin(network.epoch, 0, "rounding of rows")
     centred = float(common_average(network, A.rounding().rows[..., None])[0])
     return max(_ROUNDING * EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
 
 
 def _all_have_rows(A: Operator, network: Network) -> bool:
-    """Return whether every agent has its rows available."""
+    """Return whether every agent can go back to its rows."""
     network.begin(network.epoch, 0, "rows at hand")
     return bool(network.reduce(np.full((*network.batch, 1), float(A.has_rows)), "min")[0])
 
@@ -178,8 +185,8 @@ def graded_axes(G: Array) -> tuple[Array, Array]:
     -----
     The columns of Z must be nearly orthogonal. With columns scaled to length one, the Cholesky factor R of G is as
     accurate as G, and the singular vectors of R, unlike the eigenvectors of G, keep short columns accurate. Jacobi
-    rotations find them as accurately as the columns are known; bidiagonalisation would lose an order of magnitude in
-    the long ones.
+    rotations compute them as accurately as the columns are known; bidiagonalisation would be ten times less accurate
+    for long columns.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(G), 0.0))
     if lengths.min() > 0.0:
@@ -195,32 +202,32 @@ def graded_axes(G: Array) -> tuple[Array, Array]:
 
 
 def _rounding_hides(proof: Certificate, result: Result[Any], shape: tuple[int, int], tol: float) -> bool:
-    """Return whether rounding of the largest eigenvalue may be what prevents a proof of the tolerance."""
+    """Return whether the tolerance may be unproven because the rounding of the largest eigenvalue hides others."""
     d, k = shape
     if not proof.averaging_ok or result.status.code in (StatusCode.INDEFINITE_MEAN, StatusCode.TRACKING_LOST):
         return False
     steep = proof.eigenvalues[-1] < smallest_resolved(tol) * proof.eigenvalues[0]
     if result.status.code == StatusCode.RANK_DEFICIENT:
         return result.rank > 0 and proof.leading(result.rank) > tol
-    return steep and (result.rank < k or not (proof.proves(tol) if k < d else proof.tells_all(tol)))
+    return steep and (result.rank < k or not (proof.proves(tol) if k < d else proof.proves_leading_parts(tol)))
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes after the final rotation, r of them.
+    """Numbers that bound the errors of the r axes after the final rotation.
 
     Attributes
     ----------
     sigma : ndarray of shape (r,)
         Singular values.
     outside, noise : ndarray of shape (r,)
-        Residuals, and their rounding.
+        Norms of the residuals, and of their rounding errors.
     parts : tuple of float
         Bounds on ``tan θ_p`` of the first p axes.
     left : float
-        Bound on the largest eigenvalue outside all axes; −inf where nothing lies outside.
+        Bound on the largest eigenvalue outside all axes; −inf if nothing lies outside.
     e : float
-        Rounding of the singular values.
+        Bound on the rounding errors of the singular values.
     """
 
     sigma: Array
@@ -231,14 +238,14 @@ class _Axes:
     e: float
 
     def above_rounding(self, k: int, tol: float) -> _Axes:
-        """Drop the last columns whose angles are not known to ``tol`` if the rows cannot tell them from rounding.
+        """Drop trailing columns whose angles are not known to ``tol``, if they may be mere rounding of the rows.
 
-        Nothing is dropped if k columns were found, or if one of those columns clearly exceeds rounding.
+        Nothing is dropped if k columns were found, or if one of these columns clearly exceeds rounding.
         """
         r = max((p for p, part in enumerate(self.parts, 1) if part <= tol), default=0)
         if not 0 < r < self.sigma.size < k or self.sigma[r] > NORM_FACTOR * ZERO_FACTOR * self.e:
             return self
-        left = max(square(float(self.sigma[r])), self.left) + length((self.outside + self.noise)[r:])
+        left = max(square(float(self.sigma[r])), self.left) + norm((self.outside + self.noise)[r:])
         return _Axes(self.sigma[:r], self.outside[:r], self.noise[:r], self.parts[:r], left, self.e)
 
 
@@ -257,28 +264,28 @@ def _rotate(A: Operator, found: Found, k: int, e: float, network: Network) -> tu
     )
     left = left if r < d else -math.inf
     turn, sigma = graded_axes(G)
-    outside = frobenius(without(np.hstack([stage.AV for stage in found.stages])[:, :r], V) @ turn, axis=0)
+    outside = frobenius(project_out(np.hstack([stage.AV for stage in found.stages])[:, :r], V) @ turn, axis=0)
     noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], sizes)[:r]
     parts = np.array(_bound_leading(sigma, outside + noise, left, e))
-    filled = _pad(found, largest_positive(V @ turn), k)
+    filled = _pad(found, flip_signs(V @ turn), k)
     received = network.from_leader(packed(filled, sigma, outside, noise, parts))
     common, *numbers = unpacked(received, (d, k), (r,), (r,), (r,), (r,))
     axes = _Axes(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
     if not network.leads:
         inside = V if r <= k else np.empty((d, 0))
-        check_basis(network, "components", common, contains=inside, beyond=SEMI)
+        check_basis(network, "components", common, contains=inside, beyond=SEMIORTHOGONALITY)
         check_close(network, "singular values", numbers[0], sigma, 64.0 * e)
         least = 0.5 * np.concatenate([outside, noise]) - 1e-12 * sigma[0] ** 2
         check_small(network, "residuals", float((least - np.concatenate([axes.outside, axes.noise])).max()), 0.0)
-        check_small(network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMI)
+        check_small(network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMIORTHOGONALITY)
     return common, axes
 
 
 def _agree_independent(network: Network, G: Array, e: float) -> tuple[int, float]:
-    """Return the leader's :func:`count_independent`; other agents reject values that would make bounds smaller."""
+    """Return the leader's :func:`count_independent`; other agents reject values that would make bounds too small."""
     own = count_independent(G, e)
     count, least = network.from_leader(packed(*own))
-    r = counted(network.leader, "a number of components", count, len(G))
+    r = checked_count(network.leader, "a number of components", count, len(G))
     if r == own[0]:
         check_small(network, "the independence of components", float(least) - 2.0 * own[1], 0.0)
     check_small(network, "the independence of components", abs(float(least) - 0.5), 0.5)
@@ -286,12 +293,12 @@ def _agree_independent(network: Network, G: Array, e: float) -> tuple[int, float
 
 
 def count_independent(G: Array, e: float) -> tuple[int, float]:
-    """Count the first columns of Z that exceed rounding outside the span of the previous ones, from ``G = ZᵀZ``.
+    """Count how many columns of Z, from the first, extend the span of the previous ones by more than rounding.
 
     Returns their number, and the smallest s among them: the squared sine of the angle between a column and the span of
-    the previous ones. Components that were inexact when the rows were deflated are found again, in part or, where the
-    rows contain nothing else, entirely: then s is rounding. Rounding of the rows by e changes ``s ‖z‖`` by 2e, and σ by
-    ``e/√s``.
+    the previous ones, computed from ``G = ZᵀZ``. If a component was inexact when the rows were deflated, a later stage
+    finds part of it again or, if the rows contain nothing else, only that; then s is rounding. Rounding of the rows by
+    e changes ``s ‖z‖`` by 2e, and σ by ``e/√s``.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(G), 0.0))
     C = G / np.where(lengths > 0.0, lengths, 1.0) / np.where(lengths > 0.0, lengths, 1.0)[:, None]
@@ -327,20 +334,20 @@ def _certificate(found: Found, V: Array, of: _Axes) -> Certificate:
     """Return the certificate of all stages together."""
     (d, k), sigma, left, e = V.shape, of.sigma, of.left, of.e
     formed = e * (2.0 * float(sigma[0]) + e)  # change of the squared singular values by rounding of the rows
-    off = length(of.noise) + formed
+    off = norm(of.noise) + formed
     runs = [run.certificate for run in found.results if run.certificate is not None]
     first, last, r = runs[0], runs[-1], sigma.size
     theta, unit = np.square(sigma), 1.0 / float(np.square(sigma[0]))
     separation = 4.0 * e * float(sigma[-1])
-    ended = r == k < d  # the last stage probed outside all of them
+    ended = r == k < d  # the probes of the last stage cover everything outside the k columns
     gaps = [j for j in range(1, r) if sigma[j - 1] - sigma[j] > 4.0 * e]
     return replace(
         first,
         angle=of.parts[-1] if r == k else math.inf,
         agents_angle=0.0,
-        residual=(length(of.outside + of.noise) + formed) * unit,
+        residual=(norm(of.outside + of.noise) + formed) * unit,
         uncertainty=off * unit,
-        noise=length(of.noise) * unit,
+        noise=norm(of.noise) * unit,
         coupling=off * unit,
         eigenvalues=(*map(float, theta), *(last.eigenvalues if found.failed else [0.0] * (k - r)))[:k],
         others=last.others if ended else (),

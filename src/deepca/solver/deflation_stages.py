@@ -1,4 +1,4 @@
-"""Find components in stages: the largest, then the largest of the deflated rows."""
+"""Find components in stages: first the largest, then the largest of what remains after deflating the rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis, everywhere, packed
+from deepca.network.broadcasts import check_basis, for_local_agents, packed
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius, without
+from deepca.operators.linalg import frobenius, project_out
 from deepca.solver.result import Result
 
 __all__ = ["Search"]
@@ -23,16 +23,17 @@ __all__ = ["Search"]
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """``search(A, k, max_iter)`` finds the top k of ``mean A_j``, with a certificate."""
 
-ZERO_FACTOR = 8.0  # singular values up to this many e are indistinguishable from zero in the rows
-NORM_FACTOR = 11.0  # a norm exceeds its estimate from eight random columns by more with P[χ²_8 < 8/11²] < 1e-7
-_NORM_COLUMNS = 8
-_MIN_STAGE_ITERATIONS, _STAGE_FACTOR = 100, 10  # a stage may take the larger: so many, or times the first run's
-_SEED = 4177  # any; the same at every agent
+ZERO_FACTOR = 8.0  # singular values of the rows up to this many e cannot be distinguished from zero
+NORM_FACTOR = 11.0  # a norm exceeds its estimate from eight columns by a larger factor with P[χ²_8 < 8/11²] < 1e-7
+_NORM_COLUMNS = 8  # random columns from which a norm is estimated
+_MIN_STAGE_ITERATIONS = 100  # that every stage may take
+_STAGE_FACTOR = 10  # iterations that a stage may take, relative to the first run
+_SEED = 4177  # arbitrary, but the same at every agent
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Columns of V found in one stage, their averaged products with the deflated rows, and the rounding of these."""
+    """Columns of V found in one stage, their averaged products with the deflated A, and the rounding of those."""
 
     V: Array
     AV: Array
@@ -65,7 +66,7 @@ class Found:
 
 
 def smallest_resolved(tol: float) -> float:
-    """Return the smallest λ/λ₁ whose components products resolve to the tolerance."""
+    """Return the smallest λ/λ₁ at which products with the ``A_j`` determine a component to the tolerance."""
     return min(max(64.0 * EPS / tol, 1e-6), 1e-2)
 
 
@@ -86,7 +87,7 @@ def find_in_stages(
         if r == 0:
             return Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
         stage = _stage(deflated, common_components(found)[:, :r], V, network)
-        lost = frobenius(without(stage.AV, np.hstack([V, common_components(found)])), axis=0)
+        lost = frobenius(project_out(stage.AV, np.hstack([V, common_components(found)])), axis=0)
         hidden = (lost > 10.0 * tol * theta[:r] + 10.0 * stage.noise).any()
         if network.from_leader(packed(hidden)).any():  # decisions based on matrix products are the leader's
             return Found(tuple(stages), found, above, True, tuple(results))
@@ -97,8 +98,8 @@ def find_in_stages(
         rest = estimate_remaining(A, V, network)
         if rest <= ZERO_FACTOR * e:
             return Found(tuple(stages), found, square(NORM_FACTOR * ZERO_FACTOR * e), False, tuple(results))
-        deflated = A.without(V)
-        # columns of pure rounding would never settle; others need about as many iterations as the first run
+        deflated = A.deflated(V)
+        # columns of mere rounding never converge; others need about as many iterations as the first run
         found = search(deflated, k - V.shape[1], max(_MIN_STAGE_ITERATIONS, _STAGE_FACTOR * result.iterations))
         results.append(found)
 
@@ -110,13 +111,13 @@ def bound_largest(result: Result[Any]) -> float:
 
 
 def orthonormal_to(X: Array, V: Array) -> Array:
-    """Return the columns of X made orthonormal, and orthogonal to V, to rounding."""
-    Q, R = np.linalg.qr(without(X, V))
-    return np.asarray(without(Q, V) * np.where(np.diagonal(R) < 0.0, -1.0, 1.0))
+    """Make the columns of X orthonormal, and orthogonal to V, up to rounding."""
+    Q, R = np.linalg.qr(project_out(X, V))
+    return np.asarray(project_out(Q, V) * np.where(np.diagonal(R) < 0.0, -1.0, 1.0))
 
 
 def common_components(result: Result[Any]) -> Array:
-    """Return the common components ``(d, k)``."""
+    """Return the components that all agents share, ``(d, k)``."""
     return np.asarray(result.components.reshape(-1, *result.components.shape[-2:])[0])
 
 
@@ -125,7 +126,7 @@ def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
     network.begin(network.epoch, before.shape[1], "deflated products")
     V = network.from_leader(orthonormal_to(X, before))
     check_basis(network, "components", V, before)
-    AV = A @ everywhere(V, network)
+    AV = A @ for_local_agents(V, network)
     size = float(network.reduce(frobenius(AV, axis=(-2, -1))[..., None], "max")[0])
     mean = common_average(network, AV.reshape(*network.batch, -1)).reshape(V.shape)
     return Stage(V, mean, 2.0 * EPS * size)
@@ -145,5 +146,5 @@ def estimate_remaining(A: Operator, V: Array, network: Network) -> float:
 
 
 def square(x: float) -> float:
-    """Return ``x²`` as a product, which is rounded identically everywhere; a power of the C library need not be."""
+    """Return ``x²`` as a product, which has the same bits on every processor; ``pow`` of the C library may not."""
     return x * x

@@ -13,16 +13,16 @@ import numpy as np
 from deepca._util.floats import EPS
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, NotFiniteError, ParameterError, StartError
-from deepca.network.broadcasts import everywhere, packed
+from deepca.network.broadcasts import for_local_agents, packed
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result, Status, StatusCode
-from deepca.solver.sentences import not_judged
+from deepca.solver.sentences import interrupted
 from deepca.solver.stopping import StopRule
 from deepca.solver.verdict import judge
 
@@ -51,12 +51,12 @@ def solve(
     stop : StopRule, optional
         Rule such as ``Tolerance(1e-10)``; by default exactly ``max_iter`` iterations are made, as in the paper.
     observers : sequence of Observer, optional
-        Notified of every step; they measure and display, and cannot change the run.
+        Notified of every step; they can measure and display the run, but not change it.
     start : State, optional
         State of an earlier Result, to resume from.
     certify : bool, default=True
-        Prove the answer from fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. Where the
-        proof fails, continue iterating or, if tracking has drifted, restart it.
+        Prove the answer from fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. If the
+        proof fails, iterate further, or restart tracking if it has drifted.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def solve(
     >>> result.status.ok, round(float(result.eigenvalues[0, 0]), 6)
     (True, 4.0)
     """
-    check("max_iter", max_iter, Whole(1))
+    check("max_iter", max_iter, Integer(1))
     if stop is not None and not hasattr(stop, "met"):
         raise ParameterError("stop", stop, "pass a rule, such as deepca.Tolerance(1e-10)")
     return _Run(algorithm, max_iter, stop, observers, start, certify).run()
@@ -135,8 +135,8 @@ class _Run(Generic[S_]):
         return result
 
     def iterate(self) -> None:
-        """Step, and decide from agreed numbers, until the run is over."""
-        self.network.forget()
+        """Take steps until the agreed numbers and the proof end the run."""
+        self.network.discard_pending()
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # non-finite numbers are detected below
             while True:
                 try:
@@ -159,10 +159,10 @@ class _Run(Generic[S_]):
                 step = Step(self.recent[-2], self.state, self._traffic(), self._elapsed(), self.agreement.latest)
                 for observer in self.observers:
                     observer.observe(step)
-        self.network.forget()
+        self.network.discard_pending()
 
     def _conclude(self) -> bool:
-        """Attempt a proof; return False, with iterations to continue or tracking restarted, if the run is not over."""
+        """Attempt a proof, and return whether the run is over; if not, schedule iterations or restart tracking."""
         self.network.begin(self.network.epoch, self.state.t, "verdict")
         self.agreement.close(list(self.recent))
         if self.proof is None:
@@ -192,14 +192,14 @@ class _Run(Generic[S_]):
         return time.perf_counter() - self.began
 
     def result(self) -> Result[S_]:
-        """Return the result of the run, based on what was proven if there is a proof."""
+        """Return the result of the run, with the components and eigenvalues that were proven if there is a proof."""
         state, proof = self.state, self.proof
         certificate = proof.certificate if proof is not None else None
         eigenvalues, components = ritz(self.recent[-2] if len(self.recent) > 1 else state, state)
         status, rank = _status(self.agreement, self.stop, state, proof, eigenvalues, self.first)
         if proof is not None and certificate is not None:
             if status.code == StatusCode.RANK_DEFICIENT:
-                certificate = certificate.of_rank(rank, proof.beyond if rank else 0.0)
+                certificate = certificate.with_rank(rank, proof.beyond if rank else 0.0)
             components = np.array(np.broadcast_to(proof.components, state.W.shape))
             eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
         return Result(
@@ -240,7 +240,7 @@ def _status(
     """Return the status of a run and its rank."""
     k, history = state.W.shape[-1], agreement.history
     if not history:
-        return not_judged(), k
+        return interrupted(), k
     certificate = proof.certificate if proof is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of the tracked estimate
@@ -253,9 +253,9 @@ def _status(
 def _restart_tracking(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement, proof: Proof | None) -> S_:
     """Restart tracking at the current W, in the same iteration at every agent, with enough mixing to lose no accuracy.
 
-    Agents may have been interrupted in neighbouring iterations, one of them after a decision for which the others were
-    still waiting. So the numbers that steer the run (iteration, K, attempts at a proof) are agreed again, and
-    everything else is discarded.
+    Agents may have been interrupted in neighbouring iterations, some after a decision for which others were still
+    waiting. So the numbers that control the run (iteration, K, attempts at a proof) are agreed on again, and everything
+    else is discarded.
     """
     network = algorithm.network
     reached = agreement.history[-1].change if agreement.history else EPS
@@ -264,7 +264,7 @@ def _restart_tracking(algorithm: Algorithm[S_], state: S_, epoch: int, agreement
         try:
             network.begin(epoch, -1, "restart")
             own = packed(reached, -state.t, -agreement.K, -attempts)
-            accuracy, *largest = network.reduce(everywhere(own, network), "min")
+            accuracy, *largest = network.reduce(for_local_agents(own, network), "min")
             t, K, attempts = (-round(value) for value in largest)
             agreement.forget(t, K)
             if proof is not None:

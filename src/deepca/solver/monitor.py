@@ -1,4 +1,4 @@
-"""Agree on numbers while a run is in progress, and derive K, advice for the State, and the end of the run from them."""
+"""Agree on measurements of a run in progress; they determine K, the advice to the State, and when the run ends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from deepca.solver.verdict import UNDERFLOW
 __all__ = ["Agreement", "why_not_finite"]
 
 S_ = TypeVar("S_", bound=State)
-_HISTORY = 64  # agreed entries to keep; no rule looks farther back
+_MAX_HISTORY = 64  # agreed entries to keep; no rule looks farther back
 
 
 class Agreement:
-    """Measurements on their way to agreement, the agreed history, and the decisions based on it: K, and when to end.
+    """Measurements in transit, the history of agreed numbers, and the decisions based on it: K, and when to end.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class Agreement:
     d : int
         Dimension of the data.
     pace : Pace or None
-        Chooses K while running; None if K is fixed.
+        Policy that chooses K while running; None if K is fixed.
     alarms : bool
-        Whether a stalled run should end, because a certificate can find the cause.
+        Whether to interrupt a stalled run, so that a certificate can find the cause.
     """
 
     def __init__(self, network: Network, stop: StopRule | None, d: int, pace: Pace | None, alarms: bool) -> None:
@@ -63,15 +63,15 @@ class Agreement:
         return self.history[-1] if self.history else None
 
     def paced(self, state: S_) -> S_:
-        """Return the state with K for its next mix, and with any proposal on which all agents now agree."""
+        """Return the state with K for its next mix, and with any proposal that has reached all agents."""
         if self._advice is not None:
-            state, self._advice = state.advised(*self._advice), None
+            state, self._advice = state.with_proposal(*self._advice), None
         if self._pace is None or not isinstance(state, TrackedState):
             return state
         return replace(state, K=self._pace.K)
 
     def add(self, before: State, after: State) -> None:
-        """Send the measurements of a step on their way, and take in those that all agents now have."""
+        """Send the measurements of a step, and record those of earlier steps that have now reached all agents."""
         proposal = after.proposal
         if self._stop is None and self._pace is None and not proposal.shape[-1]:
             return
@@ -81,7 +81,7 @@ class Agreement:
         if carried > self._rounds_so_far:
             self._pending.append((after.t, self._network.reduce_later(measured, "max")))
         else:  # the step sent no messages to piggyback on
-            self._network.forget()
+            self._network.discard_pending()
             self._pending.clear()
             self._pending.append((after.t, Pending(self._network.reduce(measured, "max"), "max", 0)))
         self._rounds_so_far = carried
@@ -90,16 +90,16 @@ class Agreement:
             self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED]), before.S))
             if pending.value.size > MEASURED:
                 if not (first.any() or np.isfinite(pending.value[MEASURED:]).all()):
-                    raise Contradiction(0, "Ritz values for all", "infinite or missing")
+                    raise Contradiction(0, "Ritz values", "infinite or missing")
                 self._advice = pending.value[MEASURED:], self.history[-1]
-            del self.history[:-_HISTORY]
+            del self.history[:-_MAX_HISTORY]
             if self._pace is not None:
-                self._pace.see(self.history[-1], after.t, after.expected)
+                self._pace.observe(self.history[-1], after.t, after.expected_log_decrease)
             if self._stop is not None:
                 self.over = self._ends(self._stop, after.t)
 
     def _ends(self, stop: StopRule, t: int) -> bool:
-        """Return whether to attempt a proof: rule met, rounding reached, retry due, or run stalled."""
+        """Return whether to stop iterating: the rule is met, rounding reached, a retry due, or the run stalled."""
         if t < self._not_before and not at_floor(self.history):  # at the floor, waiting gains nothing
             return False
         self._alarm = False
@@ -110,7 +110,7 @@ class Agreement:
         return self._alarm
 
     def wait(self, t: int) -> None:
-        """Continue until iteration t, then end; after a false alarm, only ignore further stalls until t."""
+        """Continue until iteration t, then end; after a false alarm, only ignore stalls until then."""
         self.over = False
         if self._alarm:
             self._no_alarm_before = t
@@ -118,14 +118,15 @@ class Agreement:
             self._not_before = t
 
     def close(self, recent: list[State]) -> None:
-        """Stop piggybacking; while the run is undecided, agree on the last steps now."""
-        self._network.forget()
+        """Stop piggybacking; unless the end of the run is decided already, agree on the last steps now."""
+        self._network.discard_pending()
         self._pending.clear()
         if self.over or len(recent) < 2:
             return
         steps = list(pairwise(recent))
         if self.history:
-            steps = [step for step in steps[-1:] if step[1].t > self.history[-1].t]  # a single agent is up to date
+            # without neighbours, measurements arrive at once, and the last step is in the history already
+            steps = [step for step in steps[-1:] if step[1].t > self.history[-1].t]
         if not steps:
             return
         measured = np.stack([measure(before, after) for before, after in steps], axis=-2)
@@ -139,13 +140,13 @@ class Agreement:
         return 0 if self._pace is None else self._pace.K
 
     def forget(self, t: int, K: int) -> None:
-        """Discard the history, which no longer predicts the rate, and continue with K rounds at iteration t."""
+        """Discard the history, which no longer predicts the convergence rate; continue with K rounds at iteration t."""
         self._pending.clear()
         self.history.clear()
         self._advice = None
         self.over, self._not_before, self._no_alarm_before = False, 0, 0
         if self._pace is not None:
-            self._pace.forget(t, K)
+            self._pace.reset(t, K)
 
 
 def why_not_finite(S: Array) -> str:

@@ -1,4 +1,4 @@
-"""Observers of a run, which measure and display it and cannot change it."""
+"""Observers, which can measure and display a run but not change it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration.
+    """Facts about one iteration.
 
     Parameters
     ----------
     before, after : State
-        States around it.
+        States before and after it.
     traffic : Traffic
         Traffic since the start.
     elapsed : float
@@ -68,7 +68,7 @@ class Step:
 
 
 class Observer(Protocol):
-    """Observer that is notified when a run begins, after every iteration, and when it ends."""
+    """Interface of observers, which are notified when a run begins, after every iteration, and when it ends."""
 
     def begin(self, start: Start) -> None:
         """Prepare for a run.
@@ -96,7 +96,7 @@ class Observer(Protocol):
         Parameters
         ----------
         result : Result
-            Its result.
+            Result of the run.
         """
         ...
 
@@ -129,10 +129,11 @@ class Trace:
     tan_theta_max : ndarray
         ``tan θ_k(U, W_j)`` of the worst agent; NaN without U.
     S_disagreement, W_disagreement : ndarray
-        ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖`` (Frobenius norms over all agents and entries). NaN where the network holds
-        only some of the agents, which cannot know the others' values.
+        ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖`` (Frobenius norms over all agents and entries). NaN unless all agents are local,
+        since the values of remote agents are unknown.
     invariant : ndarray
-        ``‖mean S − mean A W‖ / ‖mean S‖``, which must stay at rounding; NaN likewise, and for untracked runs.
+        ``‖mean S − mean A W‖ / ‖mean S‖``, which must stay at rounding. NaN unless all agents are local, and for
+        algorithms without tracking.
     rounds, bytes, time : ndarray
         Cumulative communication rounds, bytes sent and seconds.
 

@@ -36,8 +36,8 @@ def bars(console: Console | None = None, *, disable: bool = False, details: Sequ
 class _Fraction:
     """Estimate of the completed fraction of a run.
 
-    Without a stop rule it is the fraction of iterations. With one it is how far the change per iteration has fallen, on
-    a logarithmic scale, from its largest value to the tolerance.
+    Without a stop rule it is the fraction of the iterations. With one it measures how far the change per iteration has
+    fallen from its largest value to the tolerance, on a logarithmic scale.
     """
 
     def __init__(self, start: Start) -> None:
@@ -54,7 +54,7 @@ class _Fraction:
         if step.agreed is not None and self._tol is not None:
             change = max(step.agreed.change, 1e-300)
             self._worst = max(self._worst or change, change)
-            note = f"change {change:.0e}, between agents {step.agreed.disagreement:.0e}"
+            note = f"change {change:.0e}, disagreement {step.agreed.disagreement:.0e}"
             if self._worst > self._tol:
                 fallen = math.log(self._worst / change) / math.log(self._worst / self._tol)
                 done = max(done, min(fallen, 0.99))

@@ -19,7 +19,7 @@ S_ = TypeVar("S_", bound=State)
 
 
 class StatusCode(StrEnum):
-    """Outcome of a run; answers with one of the first four can be used as they are (:attr:`Status.ok`).
+    """Outcome of a run; with one of the first four, the answer can be used as it is (:attr:`Status.ok`).
 
     Attributes
     ----------
@@ -30,10 +30,10 @@ class StatusCode(StrEnum):
     ROUNDING_FLOOR : str
         The tolerance is below what rounding allows; further iterations would not help.
     RANK_DEFICIENT : str
-        The data have fewer directions than the number of components requested. The remaining components have variance
+        The rank of the data is less than the number of components requested. The remaining components have variance
         zero, up to the rounding of the rows, and complete the basis.
     BELOW_ROUNDING : str
-        Some of the k eigenvalues, or the gap behind them, are zero or lost in the rounding of λ₁; products with the A_j
+        Some of the k eigenvalues, or the gap after them, are zero or lost in the rounding of λ₁; products with the A_j
         cannot tell which. The advice says how many components are known.
     NOT_UNIQUE : str
         λ_k = λ_{k+1}: the top-k subspace is not unique; the advice names values of k for which it is.
@@ -50,7 +50,7 @@ class StatusCode(StrEnum):
     AVERAGING_FAILED : str
         A number with a known mean was averaged incorrectly: messages are lost or altered.
     INDEFINITE_MEAN : str
-        The mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands.
+        The mean of the A_j has negative eigenvalues of large modulus, so this is not a PCA.
     """
 
     CONVERGED = auto()
@@ -73,7 +73,7 @@ _USABLE = frozenset({StatusCode.CONVERGED, StatusCode.COMPLETED, StatusCode.ROUN
 
 @dataclass(frozen=True)
 class Status:
-    """Outcome of a run, and what to do about it in one sentence.
+    """Outcome of a run, and what to do about it.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Status:
     Examples
     --------
     >>> import deepca
-    >>> status = deepca.Status(deepca.StatusCode.NOT_UNIQUE, "subspace not unique; well defined: k = 2")
+    >>> status = deepca.Status(deepca.StatusCode.NOT_UNIQUE, "subspace not unique; ask for k = 2 components")
     >>> status.ok
     False
     """
@@ -122,7 +122,7 @@ class Status:
 
     @property
     def more(self) -> int | None:
-        """Approximate number of further iterations needed, with out_of_iterations; None if unknown."""
+        """Approximate number of further iterations needed after running out of iterations; None if unknown."""
         return self.numbers.get("more")
 
     @property
@@ -131,7 +131,7 @@ class Status:
         return self.code in _USABLE
 
     def __str__(self) -> str:
-        """Return the code and the advice; the advice alone if it names the code itself."""
+        """Return the code and the advice; only the advice if it begins with the code."""
         if self.code == StatusCode.NOT_UNIQUE:
             return self.advice
         return f"{self.code.replace('_', ' ')}: {self.advice}"
@@ -146,7 +146,7 @@ class Result(Generic[S_]):
     Parameters
     ----------
     W : ndarray of shape (*B, d, k)
-        Orthonormal bases of the subspace as the algorithm holds them, not yet rotated to principal axes.
+        The last iterate: orthonormal bases of the subspace, not rotated to the principal axes.
     components : ndarray of shape (*B, d, k)
         Principal components, one column per eigenvalue; with a certificate, the same bits at every agent.
     eigenvalues : ndarray of shape (*B, k)
@@ -156,7 +156,7 @@ class Result(Generic[S_]):
     status : Status
         How the run ended.
     rank : int
-        Number of the k columns that carry more than rounding.
+        Number of the k columns that exceed rounding.
     traffic : Traffic
         Traffic of the iterations; that of certificates is counted separately, in ``certificate.traffic``.
     elapsed : float
@@ -166,7 +166,7 @@ class Result(Generic[S_]):
     certificate : Certificate, optional
         What is proven about the components; None with ``certify=False``.
     restarts : int, default=0
-        Number of times that tracking was restarted.
+        Number of restarts of tracking.
     agreed : Agreed, optional
         The last numbers on which all agents agreed.
     """

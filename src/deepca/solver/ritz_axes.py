@@ -1,6 +1,6 @@
-"""Find the principal axes, to rounding, within a subspace that all agents share.
+"""Find the principal axes within a subspace that all agents share, accurate to rounding.
 
-Tracked subspaces and certificates are as accurate as the tolerance asks for. Single components and variances can be
+A tracked subspace is only as accurate as the tolerance requires. Within it, single components and variances can be
 determined to rounding at the cost of k² numbers per message: average ``XᵀA_jX``, and rotate X by its eigenvectors.
 """
 
@@ -13,12 +13,12 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_averaged_then
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMI, check_basis, check_small, everywhere, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_small, for_local_agents, packed, unpacked
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
+from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 
-__all__ = ["completed", "filled_up", "principal_axes"]
+__all__ = ["complete_null_columns", "completed", "principal_axes"]
 
 
 def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
@@ -47,31 +47,32 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
     """
     (d, k), B = X.shape, network.batch
     network.begin(network.epoch, 0, "axes")
-    H = X.T @ (A @ everywhere(X, network))
+    H = X.T @ (A @ for_local_agents(X, network))
 
     def rotated(mean: Array) -> Array:
         theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
-        return packed(theta[::-1], largest_positive(X @ Q[:, ::-1]))
+        return packed(theta[::-1], flip_signs(X @ Q[:, ::-1]))
 
     average, derived = common_averaged_then(network, H.reshape(*B, k * k), rotated, k + d * k)
     mean, off = average.mean, 0.0
     if average.rounds:
-        off = average.off_by(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
+        off = average.error_bound(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
     theta, axes = unpacked(derived, (k,), (d, k))
     if not network.leads:
         inside = X.T @ axes
         left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
-        check_basis(network, "principal axes", axes, contains=X, beyond=SEMI)
-        check_small(network, "principal axes", float(frobenius(left)), SEMI * float(frobenius(mean)))
+        check_basis(network, "principal axes", axes, contains=X, beyond=SEMIORTHOGONALITY)
+        check_small(network, "principal axes", float(frobenius(left)), SEMIORTHOGONALITY * float(frobenius(mean)))
     return axes, theta, off
 
 
-def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
+def complete_null_columns(X: Array, proof: Certificate, network: Network) -> Array:
     """Return X with its columns of zero variance replaced by ones that depend only on the other columns.
 
-    A column has zero variance if θ_i is at rounding. Any completion of the basis would do; this one is the same from
-    every start and for every distribution of the rows. The new columns are the leader's, while X and its certificate
-    are the same bits at every agent. Columns for which the certificate states a bound are not changed.
+    A column has zero variance if θ_i does not exceed rounding. Any completion of the basis would do; this one is the
+    same from every start and for every partition of the rows. All agents take the new columns from the leader; X and
+    its certificate have the same bits at every agent anyway. Columns for which the certificate states a bound are not
+    changed.
     """
     d, k = X.shape
     theta = np.array(proof.eigenvalues)
@@ -86,7 +87,7 @@ def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
 
 
 def completed(X: Array, k: int) -> Array:
-    """Return orthonormal X ``(d, r)`` with k − r more orthonormal columns, which depend only on X."""
+    """Extend orthonormal X ``(d, r)`` to k orthonormal columns, which depend only on X."""
     d, r = X.shape
     if r == k:
         return X
@@ -94,4 +95,4 @@ def completed(X: Array, k: int) -> Array:
     rest[r:k] = np.eye(k - r)
     reflectors, tau, *_ = dgeqrf(X)
     rest, *_ = dormqr("L", "N", reflectors, tau, rest, lwork=64 * (k - r))
-    return np.hstack([X, largest_positive(rest)])
+    return np.hstack([X, flip_signs(rest)])

@@ -1,4 +1,9 @@
-"""Statuses of a run: one sentence for each way in which it can end, with its numbers and the next step."""
+"""Word the status of a run: for each way in which it can end, what happened, its numbers, and the next step.
+
+The same sentences are read in Python, on the command line, and in the logs of agents that are configured by files. So
+they speak of components and of the tolerance, not of ``n_components`` or ``tol``, and name only parameters that are
+called the same everywhere, such as ``max_iter``; a step that exists only in Python says so.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +18,24 @@ __all__ = [
     "Estimate",
     "averaging_failed",
     "below_rounding",
+    "below_row_rounding",
     "below_underflow",
     "done",
     "drifted",
-    "exhausted",
+    "error_numbers",
+    "gap_unresolved",
     "indefinite",
-    "known_of",
-    "lost_in_rows",
-    "not_judged",
+    "interrupted",
     "not_top",
     "not_unique",
     "rank_deficient",
-    "underflown",
+    "rank_deficient_rows",
+    "underflow",
 ]
+
+
+RESUME = " (after deepca.solve, start=result.state continues from here)"
+"""The alternative to starting over, for callers who have a State."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +47,17 @@ class Estimate:
 
     @classmethod
     def of(cls, history: Sequence[Agreed]) -> Estimate:
-        """Return the estimate at the end of an agreed history."""
+        """Estimate the error from the history of agreed numbers."""
         return cls(error_estimate(history), history[-1].disagreement)
 
     def __str__(self) -> str:
-        """Describe the estimate in the words used by statuses."""
+        """Return the estimate as statuses show it."""
         apart = f"agents within {self.disagreement:.1e} of each other"
         return f"estimated error {self.error:.1e}, {apart}, not certified"
 
 
-def known_of(seen: Certificate | Estimate) -> dict[str, float]:
-    """Return the known error of an answer, as numbers of its status."""
+def error_numbers(seen: Certificate | Estimate) -> dict[str, float]:
+    """Return what is known about the error of an answer, for the numbers of its status."""
     if isinstance(seen, Certificate):
         return {"angle": seen.proven_angle, "residual": seen.residual}
     return {"error": seen.error, "disagreement": seen.disagreement}
@@ -56,24 +66,28 @@ def known_of(seen: Certificate | Estimate) -> dict[str, float]:
 def done(stop: StopRule | None, tol: float, made: int, seen: Certificate | Estimate) -> Status:
     """Describe a run that reached its tolerance or, without a stop rule, looks converged."""
     if stop is None:
-        return Status.of(StatusCode.COMPLETED, f"{{iterations}} iterations; {seen}", iterations=made, **known_of(seen))
-    return Status.of(StatusCode.CONVERGED, f"{seen} (tolerance {{tolerance:.1e}})", tolerance=tol, **known_of(seen))
+        return Status.of(
+            StatusCode.COMPLETED, f"{{iterations}} iterations; {seen}", iterations=made, **error_numbers(seen)
+        )
+    return Status.of(
+        StatusCode.CONVERGED, f"{seen} (tolerance {{tolerance:.1e}})", tolerance=tol, **error_numbers(seen)
+    )
 
 
 def averaging_failed(certificate: Certificate) -> Status:
-    """Describe a network on which averages are wrong."""
+    """Describe a run on a network that averages incorrectly."""
     sentence = (
-        "averaging a number whose mean is known gave an error of {error:.1e}: messages are being lost or altered; "
+        "the average of a number with a known mean is off by {error:.1e}, so messages are being lost or altered; "
         "repair the network, then run again"
     )
     return Status.of(StatusCode.AVERAGING_FAILED, sentence, error=certificate.averaging_error)
 
 
-def underflown(largest: float, limit: float) -> Status:
+def underflow(largest: float, limit: float) -> Status:
     """Describe eigenvalues so small that products lose digits."""
     sentence = (
-        "the largest eigenvalue is {largest:.1e}, and products below {limit:.0e} lose digits to underflow; scale up "
-        "the A_j (or the rows, by the square root of that factor)"
+        "the largest eigenvalue is {largest:.1e}, but products below {limit:.0e} lose digits to underflow; multiply "
+        "the data (the rows, or the A_j) by a large power of ten"
     )
     return Status.of(StatusCode.BELOW_ROUNDING, sentence, largest=largest, limit=limit)
 
@@ -81,9 +95,9 @@ def underflown(largest: float, limit: float) -> Status:
 def not_top(certificate: Certificate) -> Status:
     """Describe an invariant subspace with a larger eigenvalue outside it."""
     sentence = (
-        "the subspace is invariant (residual {residual:.1e}), but the eigenvalue {outside:.6g} outside it is larger "
-        "than {inside:.6g} inside: W0 has no component in that direction. Start from "
-        "deepca.operators.linalg.random_orthonormal(d, k)"
+        "the subspace is invariant (residual {residual:.1e}), but an eigenvalue outside it, {outside:.6g}, is larger "
+        "than its own smallest, {inside:.6g}: the start W⁰ has no component along the eigenvector of {outside:.6g}. "
+        "Start from random columns (in Python, deepca.operators.linalg.random_orthonormal(d, k))"
     )
     return Status.of(
         StatusCode.NOT_TOP,
@@ -94,20 +108,21 @@ def not_top(certificate: Certificate) -> Status:
     )
 
 
-def not_judged() -> Status:
-    """Describe a run whose last iteration was a restart."""
-    return Status(StatusCode.OUT_OF_ITERATIONS, "the network changed in the last iteration; resume from the state")
+def interrupted() -> Status:
+    """Describe a run that ended with a restart of tracking, before any numbers were agreed on again."""
+    sentence = "the network changed in the last iteration, so the result could not be checked; run again" + RESUME
+    return Status(StatusCode.OUT_OF_ITERATIONS, sentence)
 
 
 def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
-    """Describe products with the A_j from which only the first ``known`` components can be determined."""
+    """Describe a run in which products with the A_j determine only the first ``known`` components."""
     angle = None if certificate is None or not known else certificate.leading(known)
     sentence = (
-        "{known} of the k = {k} components are known"
+        "only {known} of the k = {k} components can be determined"
         + (" (tan θ ≤ {angle:.1e})" if angle is not None else "")
-        + "; the variances of the others are zero or lost in the rounding of the largest, {largest:.3g}, and products "
-        "with the A_j cannot tell which. Ask for k ≤ {at_most}, or pass the rows themselves (DecentralizedPCA.fit, "
-        "singular_triplets), which resolve smaller variances"
+        + "; the remaining variances are zero or lost in the rounding of the largest, {largest:.3g}, and products with "
+        "the A_j cannot tell which. Ask for k ≤ {at_most} components, or compute from rows that can be read again "
+        "(rather than from matrices, or from the sums that partial_fit keeps), which resolve smaller variances"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=known, k=k, angle=angle, largest=largest, at_most=max(known, 1)
@@ -115,12 +130,12 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
 
 
 def below_underflow(status: Status, certificate: Certificate) -> Status:
-    """Describe rows too small to search for components hidden by rounding; return any other status unchanged."""
+    """Replace a below-rounding status if the rows are too small to search them further; return others unchanged."""
     if status.code != StatusCode.BELOW_ROUNDING:
         return status
     sentence = (
-        "{known} of the k = {k} components are known; with these removed, the squares of the rows underflow "
-        "(the largest variance is {largest:.1e}). Multiply the data by a power of ten"
+        "only {known} of the k = {k} components can be determined: once they are removed from the rows, the squares of "
+        "what remains underflow (the largest variance is {largest:.1e}). Multiply the data by a large power of ten"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=certificate.known(), k=certificate.k, largest=certificate.scale
@@ -128,33 +143,36 @@ def below_underflow(status: Status, certificate: Certificate) -> Status:
 
 
 def rank_deficient(rank: int, k: int) -> Status:
-    """Describe data of rank ``rank``."""
+    """Describe data whose rank is less than k."""
     sentence = (
-        "the data have rank {rank}, less than the k = {k} components requested; columns beyond the rank have "
-        "eigenvalue zero and only complete the basis, identically at every agent. Ask for k ≤ {rank}"
+        "the data have rank {rank}, but k = {k} components were requested; those beyond the rank have eigenvalue zero "
+        "and only complete the basis, identically at every agent. Ask for k ≤ {rank} components"
     )
     if rank == 0:
-        sentence = "the data have rank {rank}: every A_j W is zero, or too small to square"
+        sentence = (
+            "the data have rank {rank}: every product A_j W is zero, or too small to square. Unless the data are zero, "
+            "multiply them by a large power of ten"
+        )
     return Status.of(StatusCode.RANK_DEFICIENT, sentence, rank=rank, k=k)
 
 
-def exhausted(rank: int, k: int) -> Status:
-    """Describe rows in which ``rank`` directions rise above rounding."""
+def rank_deficient_rows(rank: int, k: int) -> Status:
+    """Describe rows in which only ``rank`` directions exceed rounding."""
     sentence = (
-        "the data have rank {rank} to within the rounding of the rows, less than the k = {k} components requested: "
-        "smaller variances are indistinguishable from zero, and their columns only complete the basis, identically at "
-        "every agent. Ask for k ≤ {rank}"
+        "the data have rank {rank} up to the rounding of the rows, but k = {k} components were requested; the "
+        "remaining variances cannot be distinguished from zero, and their components only complete the basis, "
+        "identically at every agent. Ask for k ≤ {rank} components"
     )
     return Status.of(StatusCode.RANK_DEFICIENT, sentence, rank=rank, k=k)
 
 
-def lost_in_rows(certificate: Certificate, rank: int) -> Status:
-    """Describe ``rank`` components found from the rows, some of whose angles the rounding of the rows leaves open."""
+def below_row_rounding(certificate: Certificate, rank: int) -> Status:
+    """Describe ``rank`` components found from the rows, if rounding prevents a bound on the angle of some of them."""
     known = certificate.known()
     sentence = (
-        "{known} of the k = {k} components are known; {unsure} more exceed the rounding of the rows, or the next "
-        "variance, by too little to be determined exactly, and smaller ones cannot be determined at all. Ask for k ≤ "
-        "{at_most}; if the rows lie far from zero, centring them saves digits"
+        "only {known} of the k = {k} components can be determined. The variances of {unsure} more exceed the rounding "
+        "of the rows, or the next variance, by too little to determine their directions; smaller ones are lost. Ask "
+        "for k ≤ {at_most} components; if the rows are far from zero, centre them, which saves digits"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=known, k=certificate.k, unsure=rank - known, at_most=max(known, 1)
@@ -162,11 +180,12 @@ def lost_in_rows(certificate: Certificate, rank: int) -> Status:
 
 
 def drifted(certificate: Certificate) -> Status:
-    """Describe tracking whose mean has drifted."""
+    """Describe a run whose tracked mean has drifted from the mean of the products."""
     sentence = (
-        "tracking has drifted: mean S differs from mean A W by {drift:.1e} (relative), where rounding explains "
-        "{noise:.1e}, so the components may be wrong by {angle:.1e}. Possible causes are messages or agents lost "
-        "unnoticed, and A_j that change during a run. Resume from the state with a tolerance, which restarts tracking"
+        "tracking has drifted: mean S differs from mean A W by {drift:.1e} (relative), but rounding explains only "
+        "{noise:.1e}, so the components may be wrong by {angle:.1e}. Messages or agents may have been lost unnoticed, "
+        "or the A_j may have changed during the run. Remove the cause, then run again with a tolerance, so that "
+        "tracking is restarted when it drifts" + RESUME
     )
     return Status.of(
         StatusCode.TRACKING_LOST,
@@ -178,15 +197,17 @@ def drifted(certificate: Certificate) -> Status:
 
 
 def not_unique(certificate: Certificate, tol: float) -> Status:
-    """Describe a k without a gap behind it, and name values of k that have one."""
+    """Describe a k without a gap after it, and name values of k that have one."""
     k, inside = certificate.k, certificate.eigenvalues[-1]
     gap = certificate.gap / max(abs(inside), 1e-300)
-    close = "differ by only {gap:.0e}, too little for a tolerance of {tolerance:.0e}" if gap > 1e-14 else "are equal"
+    close = "are equal"
+    if gap > 1e-14:
+        close = "have a relative difference of only {gap:.0e}, too little for a tolerance of {tolerance:.0e}"
     choices = tuple(choice for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None)
-    choose = " or ".join(f"k = {choice}" for choice in choices) or "no k up to {most}"
-    sentence = (
-        "subspace not unique: λ_{k} = {inside:.9g} and λ_{after} = {outside:.9g} " + f"{close}; well defined: {choose}"
-    )
+    choose = f"ask for {' or '.join(f'k = {choice}' for choice in choices)} components"
+    if not choices:
+        choose = "no k up to {most} has a gap after it, so try a larger one"
+    sentence = f"subspace not unique: λ_{{k}} = {{inside:.9g}} and λ_{{after}} = {{outside:.9g}} {close}; {choose}"
     return Status.of(
         StatusCode.NOT_UNIQUE,
         sentence,
@@ -201,11 +222,30 @@ def not_unique(certificate: Certificate, tol: float) -> Status:
     )
 
 
+def gap_unresolved(certificate: Certificate, error: float, made: int) -> Status:
+    """Describe a run that ended before λ_k and λ_{k+1} could be told apart, so that its estimate is not proven."""
+    inside, outside = certificate.eigenvalues[-1], certificate.next_eigenvalue
+    sentence = (
+        "not proven after {iterations} iterations: λ_{k} = {inside:.9g} and λ_{after} = {outside:.9g} cannot be told "
+        "apart yet, so the estimated error of {error:.1e} may be wrong. Raise max_iter, or ask for another k" + RESUME
+    )
+    return Status.of(
+        StatusCode.OUT_OF_ITERATIONS,
+        sentence,
+        iterations=made,
+        k=certificate.k,
+        after=certificate.k + 1,
+        inside=inside,
+        outside=outside,
+        error=error,
+    )
+
+
 def indefinite(smallest: float) -> Status:
     """Describe a mean of the A_j with a negative eigenvalue."""
     sentence = (
-        "the mean of the A_j has a negative eigenvalue, {smallest:.3g}, so these are the eigenvalues largest in "
-        "modulus, not the largest; add the same multiple of the identity to every A_j, large enough to make the mean "
-        "positive semidefinite"
+        "the mean of the A_j has a negative eigenvalue, {smallest:.3g}, so the eigenvalues found are the largest in "
+        "absolute value rather than the largest; add the same multiple of the identity to every A_j, large enough to "
+        "make the mean positive semidefinite"
     )
     return Status.of(StatusCode.INDEFINITE_MEAN, sentence, smallest=smallest)

@@ -5,11 +5,12 @@ through the network, piggybacked on gossip messages. Rules see agreed numbers on
 same bits on every processor (:mod:`deepca._util.portable`), so all agents reach the same decision.
 
 The agreed numbers are the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ /
-σ_k(S_j)`` (the amplification of rounding), how indefinite an ``A_j`` is and how different from the others, and the
-largest and smallest of a few random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of these functions
-measures the distance between agents without any assumption about the mixing: its mean square over random g, h, u, v is
-``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative difference of S_i and S_j. (S is included because eigenvalues are
-computed from it, and because a subspace can be right long before S is: at once, when k reaches the rank of the data.)
+σ_k(S_j)`` (the amplification of rounding), the most negative eigenvalue of an ``A_j`` within W, the heterogeneity of
+the ``A_j``, and the largest and smallest values of a few random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The
+spread of these functions measures the distance between agents without any assumption about the mixing: its mean square
+over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative difference of S_i and S_j. (S is included
+because eigenvalues are computed from it, and because W can converge long before S does: immediately, if k is the rank
+of the data.)
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ __all__ = [
     "stalled",
 ]
 
-_PROBES = 8  # random functions that estimate the disagreement
-_PROBE_SEED = 1127  # any; the same at every agent
-_NUMBERS = 5  # measurements besides the probes
-MEASURED = _NUMBERS + 2 * _PROBES
-_CONSECUTIVE = 2  # iterations in which a rule must hold, since one may be a coincidence
+_N_PROBES = 8  # random functions that estimate the disagreement
+_PROBE_SEED = 1127  # arbitrary, but the same at every agent
+_N_NUMBERS = 5  # measurements besides the probes
+MEASURED = _N_NUMBERS + 2 * _N_PROBES
+_CONSECUTIVE = 2  # iterations in a row in which the rule must hold, since a single one may be a coincidence
 _STALL_WINDOW = 40  # iterations without progress that count as a stall
 _NOISE_WINDOW = 16  # iterations needed to tell noise from convergence
 
@@ -72,10 +73,10 @@ class Agreed:
     magnified : float, default=1.0
         ``‖A_j W_j‖ / σ_k(S_j)``: factor by which rounding in the products may exceed that floor.
     indefinite : float, default=0.0
-        Modulus of the most negative eigenvalue of any ``W_jᵀ A_j W_j``, relative to σ_k(S_j).
+        Absolute value of the most negative eigenvalue of any ``W_jᵀ A_j W_j``, relative to σ_k(S_j); 0 without one.
     heterogeneity : float, default=0.0
-        Largest difference between an agent's own product and the tracked one, relative to σ_min of the latter; 0 if not
-        needed.
+        Largest difference between an agent's own product and the tracked one, relative to σ_min of the latter; 0 if the
+        algorithm does not measure it.
     """
 
     t: int
@@ -89,7 +90,7 @@ class Agreed:
 
 
 class StopRule(Protocol):
-    """Rule that decides from the agreed history alone whether to stop."""
+    """Rule that decides whether to stop, from nothing but the history of agreed numbers."""
 
     @property
     def tol(self) -> float:
@@ -123,13 +124,13 @@ class Tolerance:
 
     Notes
     -----
-    The change per iteration alone would stop too early when convergence is slow: with the observed rate r, the distance
-    still to cover is ``change · r/(1−r)``. The agents must also agree to within ``tol``. Both conditions must hold in
-    two consecutive iterations.
+    A limit on the change per iteration would stop too early when convergence is slow: with the observed rate r, the
+    distance still to cover is ``change · r/(1−r)``. The agents must also agree to within ``tol``. Both conditions must
+    hold in two consecutive iterations.
 
-    The estimate can be wrong: where the gap ``1 − λ_{k+1}/λ_k`` is small, the error in the direction of λ_{k+1} hides
-    behind faster ones. :func:`deepca.solve` therefore proves the result by a certificate and continues iterating if the
-    proof fails; with ``certify=False`` it remains an estimate.
+    The estimate can be wrong: if the gap ``1 − λ_{k+1}/λ_k`` is small, errors that shrink faster hide the one along the
+    eigenvector of λ_{k+1}. :func:`deepca.solve` therefore proves the result by a certificate and continues iterating if
+    the proof fails; with ``certify=False`` it remains an estimate.
 
     Examples
     --------
@@ -142,7 +143,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         """Raise ParameterError unless ``tol`` lies between 0 and 1."""
-        check("tol", self.tol, Real(0.0, 1.0), meaning="the largest acceptable tangent of the angle")
+        check("tol", self.tol, Real(0.0, 1.0, example="1e-6"))
 
     def met(self, history: Sequence[Agreed]) -> bool:
         """Return whether estimated error and disagreement are within ``tol`` in two consecutive iterations.
@@ -190,12 +191,12 @@ def measure(before: State, after: State) -> Array:
     St = St / np.where(peak > 0.0, peak, 1.0)  # squares of entries may overflow or underflow where the entries do not
     size = np.maximum(np.linalg.norm(St, axis=(-2, -1)), 1.0)  # the largest entry is 1
     z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,...kp->...p", St @ u, v) / size[..., None]
-    if after.common:  # null directions may legitimately differ between processors
+    if after.is_shared:  # null directions may legitimately differ between processors
         z = np.zeros_like(z)
     sigma = np.linalg.svd(Wt @ S, compute_uv=False)
     rank = rank_of(sigma, W.shape[-2])
     AV = after.AW if isinstance(after, TrackedState) else S
-    V = after.multiplied(V)
+    V = after.multiplied_basis(V)
     # directions beyond the rank are replaced: rounding in them is not magnified
     shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,13 +227,13 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
     Returns
     -------
     Agreed
-        Its numbers by name.
+        The same numbers by name.
     """
-    spread = value[_NUMBERS : _NUMBERS + _PROBES] + value[_NUMBERS + _PROBES : MEASURED]  # max z − min z
+    spread = value[_N_NUMBERS : _N_NUMBERS + _N_PROBES] + value[_N_NUMBERS + _N_PROBES : MEASURED]  # max z − min z
     return Agreed(
         t=t,
         change=float(value[0]),
-        disagreement=math.sqrt(total(np.square(np.maximum(spread, 0.0))) / (2.0 * _PROBES)),
+        disagreement=math.sqrt(total(np.square(np.maximum(spread, 0.0))) / (2.0 * _N_PROBES)),
         rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
         floor=8.0 * EPS * math.sqrt(d),
         magnified=float(value[2]),
@@ -252,7 +253,7 @@ def rate(history: Sequence[Agreed]) -> float:
     Returns
     -------
     float
-        The slowest of several short and long views (1, 2, 4 and 8 iterations); inf if unknown.
+        The largest of the factors over the last 1, 2, 4 and 8 iterations; inf if unknown.
     """
     last = history[-1]
     if len(history) > 1 and last.change == 0.0:
@@ -284,8 +285,8 @@ def error_estimate(history: Sequence[Agreed]) -> float:
 def at_floor(history: Sequence[Agreed]) -> bool:
     """Return whether the recent changes and the disagreement consist of rounding only.
 
-    Below ``floor`` they do. Where products magnify rounding more is needed: changes of that size that no longer fall
-    but fluctuate, as rounding does and convergence does not.
+    Changes below ``floor`` do. Larger changes, up to the size of magnified rounding, count as rounding only if they
+    fluctuate instead of falling, as rounding does and convergence does not.
 
     Parameters
     ----------
@@ -311,9 +312,9 @@ def at_floor(history: Sequence[Agreed]) -> bool:
 
 
 def stalled(history: Sequence[Agreed]) -> bool:
-    """Return whether nothing shrinks any more far above rounding, as after tracking was disturbed.
+    """Return whether the run makes no progress although it is far above rounding, as after a disturbance of tracking.
 
-    Slow convergence looks similar, but there the change still shrinks, if slowly, and exceeds the disagreement.
+    Slow convergence looks similar, but its change keeps shrinking, however slowly, and exceeds the disagreement.
 
     Parameters
     ----------
@@ -334,14 +335,14 @@ def stalled(history: Sequence[Agreed]) -> bool:
 
 
 def flat(values: Sequence[float], limit: float) -> bool:
-    """Return whether the median of the later half exceeds ``limit`` times that of the earlier half.
+    """Return whether numbers no longer fall: the median of the later half exceeds ``limit`` times that of the earlier.
 
     Parameters
     ----------
     values : sequence of float
         Numbers in the order of iterations.
     limit : float
-        Factor by which progress would reduce the median.
+        Factor by which the median must fall to count as progress.
 
     Returns
     -------
@@ -356,8 +357,8 @@ def flat(values: Sequence[float], limit: float) -> bool:
 def _probes(d: int, k: int) -> tuple[Array, Array, Array, Array]:
     """Return the vectors g, h, u and v of the random functions."""
     rng = np.random.default_rng(_PROBE_SEED)
-    g, h, u = rng.standard_normal((3, d, _PROBES))
-    return g, h, u, rng.standard_normal((k, _PROBES))
+    g, h, u = rng.standard_normal((3, d, _N_PROBES))
+    return g, h, u, rng.standard_normal((k, _N_PROBES))
 
 
 def more_iterations(error: float, tol: float, r: float) -> int:

@@ -16,13 +16,13 @@ from deepca.topology.generators import (
 )
 from deepca.topology.graph import Rule, Topology, from_edges, from_gossip_matrix
 from deepca.topology.local_view import Neighbourhood
-from deepca.topology.time_varying import Changing
+from deepca.topology.time_varying import TimeVarying
 
 __all__ = [
-    "Changing",
     "Digraph",
     "Neighbourhood",
     "Rule",
+    "TimeVarying",
     "Topology",
     "complete",
     "erdos_renyi",

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from deepca._util.typing import Array, Csr, csr
-from deepca._util.validation import Whole
+from deepca._util.validation import Integer
 from deepca.errors import AsymmetricError, DisconnectedError, TopologyError
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 _SYMMETRY_TOLERANCE = 1e-12  # weights are O(1); products and inverses of degrees round to a few 1e-16
-_ROW_SUM_TOLERANCE = 1e-10
-_SHOWN_COMPONENTS, _SHOWN_AGENTS = 4, 8  # in messages
+_ROW_SUM_TOLERANCE = 1e-10  # the errors of all weights in a row add up
+_SHOWN_COMPONENTS, _SHOWN_AGENTS = 4, 8  # listed in a message; more are only counted
 
 
 def checked_pairs(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.NDArray[np.int64]:
-    """Return edges or arcs among m agents as an ``(n, 2)`` array; TopologyError names the first invalid one.
+    """Return edges or arcs among m agents as an ``(n, 2)`` array; raise TopologyError for the first invalid one.
 
     Parameters
     ----------
@@ -50,25 +50,25 @@ def checked_pairs(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.ND
         given = np.array(pairs).reshape(-1, 2)
     except ValueError:
         raise TopologyError(
-            f"some {what} is not a pair; {what}s must be pairs of agents, such as [(0, 1), (1, 2)]",
+            f"an {what} is not a pair; {what}s must be pairs of agents, such as [(0, 1), (1, 2)]",
             parameter=f"{what}s",
         ) from None
     numeric = given.dtype.kind in "iufb"
     ends = given.astype(np.int64) if numeric else np.full((1, 2), -1)
     if given.size and (not numeric or (ends != given).any()):
         raise TopologyError(
-            f"some {what} is not a pair of integers; {what}s must name agents by number, such as [(0, 1), (1, 2)]",
+            f"an {what} is not a pair of integers; {what}s must be pairs of agent indices, such as [(0, 1), (1, 2)]",
             parameter=f"{what}s",
         )
     for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)].tolist():
-        raise TopologyError(f"{what} ({i}, {j}) names an agent outside 0 … {m - 1}", edge=(i, j))
+        raise TopologyError(f"{what} ({i}, {j}) names an unknown agent; agents are numbered 0 … {m - 1}", edge=(i, j))
     for i, j in ends[ends[:, 0] == ends[:, 1]].tolist():
         raise TopologyError(f"{what} ({i}, {j}) connects an agent to itself; remove it", edge=(i, j))
     return ends
 
 
 def adjacency_at(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], m: int) -> Csr:
-    """Return an m × m matrix with ones at the given positions, which may be repeated."""
+    """Return an m × m adjacency matrix with ones at the given positions, which may repeat."""
     links = csr(sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(m, m)))
     links.sum_duplicates()
     links.data = np.ones_like(links.data)
@@ -76,7 +76,7 @@ def adjacency_at(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], m:
 
 
 def links_of(weights: Csr) -> Csr:
-    """Return ones where a weight off the diagonal is not zero."""
+    """Return the adjacency matrix of a weight matrix: ones at its nonzero entries off the diagonal."""
     links = weights.copy()
     links.setdiag(0.0)
     links.eliminate_zeros()
@@ -85,7 +85,7 @@ def links_of(weights: Csr) -> Csr:
 
 
 def shortest_paths(links: Csr, root: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return every agent's distance from the root in hops, and its predecessor on a shortest path from there."""
+    """Return every agent's distance from the root in hops, and its predecessor on a shortest path from the root."""
     hops, parent = csgraph.shortest_path(links, unweighted=True, indices=root, return_predecessors=True, method="D")
     return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
 
@@ -98,7 +98,7 @@ def freeze(matrix: Csr) -> None:
 
 def check_agents(m: int) -> None:
     """Raise TopologyError unless m is a whole number of at least 1."""
-    if not Whole(1).accepts(m):
+    if not Integer(1).accepts(m):
         raise TopologyError(f"{m} agents: a network needs a whole number of agents, at least one", value=m)
 
 
@@ -126,7 +126,7 @@ def check_gossip(gossip: Csr) -> None:
         if abs(difference.data[worst]) > _SYMMETRY_TOLERANCE:
             raise AsymmetricError(
                 f"the gossip matrix is not symmetric at edge ({i}, {j}): "
-                f"𝐋[{i},{j}] = {gossip[i, j]:.6g} but 𝐋[{j},{i}] = {gossip[j, i]:.6g}",
+                f"𝐋[{i},{j}] = {gossip[i, j]:.6g} but 𝐋[{j},{i}] = {gossip[j, i]:.6g}; give both the same weight",
                 edge=(i, j),
             )
     sums: Array = np.asarray(gossip.sum(axis=1), dtype=np.float64).ravel()
@@ -140,7 +140,7 @@ def check_gossip(gossip: Csr) -> None:
 
 
 def check_connected(adjacency: Csr) -> None:
-    """Raise DisconnectedError, which names the components, unless an undirected graph is connected."""
+    """Raise DisconnectedError, listing the components, unless an undirected graph is connected."""
     count, label = csgraph.connected_components(adjacency, directed=False)
     if count == 1:
         return
@@ -153,11 +153,11 @@ def check_connected(adjacency: Csr) -> None:
 
 
 def components_of(label: npt.NDArray[np.int32], count: int) -> tuple[tuple[int, ...], ...]:
-    """Return the agents of every component, given each agent's label."""
+    """Return the agents of every component, given the component label of each agent."""
     return tuple(tuple(np.flatnonzero(label == component).tolist()) for component in range(count))
 
 
 def format_agents(agents: tuple[int, ...]) -> str:
-    """Return a set of agents for a message, abbreviated if it is large."""
+    """Format a set of agents for a message, abbreviated if it is large."""
     more = f", … ({len(agents)} agents)" if len(agents) > _SHOWN_AGENTS else ""
     return "{" + ", ".join(map(str, agents[:_SHOWN_AGENTS])) + more + "}"

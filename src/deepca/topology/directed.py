@@ -1,10 +1,10 @@
 """Strongly connected directed networks with column-stochastic weights.
 
-Agent i sends to its out-neighbours and knows nothing else about the graph. It keeps one share of its value and sends
-one to each of them, ``C_ji = 1 / (1 + out-degree of i)``. The columns of C sum to one, so the sum over all agents is
-preserved. The rows do not, so values converge not to the mean but to ``π_j m`` times the mean, where ``C π = π``:
-agents with more senders accumulate more. The push-sum weight y starts from ones and is mixed in the same way. It also
-converges to ``π_j m``, so the ratio converges to the mean.
+Agent i sends to its out-neighbours and knows nothing else about the graph. It splits its value into equal shares,
+keeps one and sends one to each out-neighbour: ``C_ji = 1 / (1 + out-degree of i)``. The columns of C sum to one, so the
+sum over all agents is preserved. The rows need not sum to one, so values converge to ``π_j m`` times the mean, where
+``C π = π``: agents with more senders accumulate more. The push-sum weight y starts from ones, is mixed in the same way
+and also converges to ``π_j m``, so the ratio of value to weight converges to the mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deepca.topology.adjacency import (
     links_of,
     shortest_paths,
 )
-from deepca.topology.graph import SMALL, Topology
+from deepca.topology.graph import MAX_DENSE_AGENTS, Topology
 from deepca.topology.spectra import second_largest_modulus
 
 __all__ = ["Digraph", "exponential", "from_arcs", "from_weights", "random_digraph", "ring"]
@@ -54,7 +54,7 @@ class Digraph(Topology):
     rule : str
         Rule that set the weights, or ``"custom"``.
     gossip_sparse : csr_array of shape (m, m)
-        C. ``C[j, i]`` is the share of agent i's value that goes to agent j; `adjacency` has a one there.
+        The weights C: ``C[j, i]`` is the share of agent i's value that goes to agent j; `adjacency` has a one there.
     lambda2 : float
         Second largest modulus of an eigenvalue of C.
     lambda_min : float
@@ -81,7 +81,7 @@ class Digraph(Topology):
 
     @property
     def directed(self) -> bool:
-        """Always True."""
+        """True: links are directed."""
         return True
 
     @property
@@ -95,25 +95,25 @@ class Digraph(Topology):
         return np.bincount(self.adjacency.indices, minlength=self.n_agents).astype(np.int64)
 
     @cached_property
-    def middle(self) -> int:
-        """An agent with the shortest paths to all others and back; the best of 16 random ones for large m."""
+    def center(self) -> int:
+        """Agent with the smallest sum of eccentricities, outward and inward; for large m, the best of 16 agents."""
         m = self.n_agents
-        tried = np.arange(m) if m <= SMALL else np.random.default_rng(0).choice(m, 16, replace=False)
+        tried = np.arange(m) if m <= MAX_DENSE_AGENTS else np.random.default_rng(0).choice(m, 16, replace=False)
         there = csgraph.shortest_path(self.adjacency, unweighted=True, indices=tried).max(axis=1)
         back = csgraph.shortest_path(csr(self.adjacency.T), unweighted=True, indices=tried).max(axis=1)
         return int(tried[int((there + back).argmin())])
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Find shortest paths along the direction of the arcs."""
+        """Find shortest paths from one agent to all others, along the direction of the arcs."""
         return shortest_paths(self._outward, source)
 
     def paths_to(self, target: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Find shortest paths along the direction of the arcs."""
+        """Find shortest paths from all other agents to one, along the direction of the arcs."""
         return shortest_paths(self.adjacency, target)
 
     @cached_property
     def modes(self) -> npt.NDArray[np.complex128]:
-        """Eigenvalues of C other than the first, by descending modulus (dense: for up to a few thousand agents)."""
+        """Eigenvalues of C other than 1, by descending modulus (dense solver, for up to a few thousand agents)."""
         values = np.linalg.eigvals(self.gossip_matrix).astype(np.complex128)
         others = np.delete(values, int(np.abs(values - 1.0).argmin()))
         return others[np.argsort(-np.abs(others))]
@@ -131,7 +131,7 @@ class Digraph(Topology):
         return np.asarray(np.linalg.lstsq(system, np.eye(m + 1)[-1])[0])
 
     def contraction(self, K: int) -> float:
-        """Bound the distance of the ratios x/y to the mean after K rounds, relative to the initial one.
+        """Bound the distance of the push-sum ratios x/y from the mean after K rounds, relative to the initial one.
 
         Notes
         -----
@@ -141,9 +141,9 @@ class Digraph(Topology):
         m = self.n_agents
         if m == 1:
             return 0.0
-        if m > SMALL:
+        if m > MAX_DENSE_AGENTS:
             return float(min(np.sqrt(m) * self.lambda2**K * m, 1e300))
-        if _rounds_to_rounding(self) <= K:
+        if _rounds_until_negligible(self) <= K:
             return 0.0
         power = np.linalg.matrix_power(self.gossip_matrix, K)
         y = power.sum(axis=1)
@@ -184,7 +184,7 @@ class Digraph(Topology):
         return tuple(sorted({*self.senders(j), *self.receivers(j)}))
 
     def to_networkx(self) -> nx.DiGraph[Any]:
-        """Convert to a networkx graph whose arcs point from sender to receiver and have their weight as ``weight``."""
+        """Convert to a networkx graph; arcs point from sender to receiver and have the attribute ``weight``."""
         graph: nx.DiGraph[Any] = nx.DiGraph(name=self.name)
         graph.add_nodes_from(range(self.n_agents))
         arcs = sparse.coo_array(self.gossip_sparse)
@@ -235,12 +235,12 @@ def from_arcs(m: int, arcs: Iterable[tuple[int, int]], *, name: str = "arcs") ->
 
 
 def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digraph:
-    """Create a directed network from C itself.
+    """Create a directed network from a given weight matrix C.
 
     Parameters
     ----------
     matrix : array_like or sparse array of shape (m, m)
-        ``C[j, i]`` is the share of agent i's value that goes to agent j: not negative, with columns that sum to one.
+        ``C[j, i]`` is the share of agent i's value that goes to agent j: nonnegative, with columns that sum to one.
     name : str, default="custom"
         Name for messages and plots.
 
@@ -264,7 +264,7 @@ def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digrap
 
 
 def ring(m: int) -> Digraph:
-    """Let agent j send to agent j + 1 (mod m).
+    """Create a directed ring, in which agent j sends to agent j + 1 (mod m).
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def ring(m: int) -> Digraph:
 
 
 def exponential(m: int) -> Digraph:
-    """Let agent j send to agents j + 1, j + 2, j + 4, … (mod m): low degree and small diameter.
+    """Create an exponential graph, in which agent j sends to agents j + 1, j + 2, j + 4, … (mod m).
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def exponential(m: int) -> Digraph:
     Returns
     -------
     Digraph
-        The exponential graph.
+        The exponential graph, which has low degree and small diameter.
     """
     check_agents(m)
     hops = [1 << bit for bit in range(int(m - 1).bit_length())]
@@ -311,7 +311,7 @@ def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) 
     seed : int or Generator, optional
         Seed of the graph.
     attempts : int, default=100
-        Graphs to draw, from the same random stream, until one is strongly connected.
+        Maximum number of graphs to draw, from one random stream, until one is strongly connected.
 
     Returns
     -------
@@ -321,7 +321,7 @@ def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) 
     Raises
     ------
     DisconnectedError
-        If no attempt is strongly connected.
+        If none of the graphs drawn is strongly connected.
     """
     check_agents(m)
     if not 0.0 < p <= 1.0:
@@ -333,7 +333,7 @@ def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) 
         if csgraph.connected_components(drawn, directed=True, connection="strong")[0] == 1:
             return from_arcs(m, [(int(i), int(j)) for i, j in np.argwhere(drawn)], name=f"random-digraph({m}, {p:g})")
     raise DisconnectedError(
-        f"{attempts} draws of a directed graph with m = {m}, p = {p:g} were not strongly connected; "
+        f"none of {attempts} random directed graphs with m = {m}, p = {p:g} is strongly connected; "
         f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} usually suffices)",
         parameter="p",
         value=p,
@@ -345,19 +345,19 @@ def _weighted(weights: Csr, name: str, rule: str) -> Digraph:
     m = int(weights.shape[0])
     if m == 1:
         return Digraph(name, rule, csr(np.ones((1, 1))), 0.0, 0.0)
-    second = second_largest_modulus(weights, SMALL)
+    second = second_largest_modulus(weights, MAX_DENSE_AGENTS)
     return Digraph(name, rule, weights, second, -second)
 
 
-def _rounds_to_rounding(graph: Digraph) -> int:
-    """Return the rounds after which only rounding errors remain, so that powers need not be formed."""
+def _rounds_until_negligible(graph: Digraph) -> int:
+    """Return the number of rounds after which only rounding errors remain, so that C^K need not be computed."""
     if graph.lambda2 <= 0.0:
         return graph.n_agents + 1
     return int(np.ceil(np.log(1e-30) / np.log(graph.lambda2))) + graph.n_agents
 
 
 def _check_columns(weights: Csr) -> None:
-    """Raise TopologyError unless C is square, finite and not negative with columns that sum to one."""
+    """Raise TopologyError unless C is square, finite and nonnegative with columns that sum to one."""
     check_square(weights)
     if weights.data.size and weights.data.min() < 0.0:
         i = int(sparse.coo_array(weights).col[int(sparse.coo_array(weights).data.argmin())])
@@ -379,7 +379,7 @@ def _check_columns(weights: Csr) -> None:
 
 
 def _check_strongly_connected(links: Csr) -> None:
-    """Raise DisconnectedError, which names the components, unless a directed graph is strongly connected."""
+    """Raise DisconnectedError, listing the components, unless a directed graph is strongly connected."""
     count, label = csgraph.connected_components(links, directed=True, connection="strong")
     if count == 1:
         return
@@ -389,7 +389,7 @@ def _check_strongly_connected(links: Csr) -> None:
     silent = next((c for c in range(count) if c not in sending), 0)
     components = components_of(label, count)
     raise DisconnectedError(
-        f"the directed graph is not strongly connected: it has {count} components, and no message of agents "
+        f"the directed graph is not strongly connected: it has {count} components, and no message from agents "
         f"{format_agents(components[silent])} reaches the others; add arcs so that there is a path from every agent to "
         "every other",
         components=components,

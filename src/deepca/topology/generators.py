@@ -1,4 +1,4 @@
-"""Create common graphs: rings, grids, random graphs, and conversions from networkx."""
+"""Create common graphs, such as rings, grids and random graphs, and convert graphs from networkx."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", attempts: int = 100) -> Topology:
-    """Draw a connected Erdős–Rényi graph, in which every pair of agents is connected with probability p.
+    """Draw a connected Erdős–Rényi graph, in which each pair of agents shares an edge with probability p.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
     rule : str, default="paper"
         Rule that sets the weights; see :mod:`deepca.topology.weights`.
     attempts : int, default=100
-        Graphs to draw, from the same random stream, until one is connected.
+        Maximum number of graphs to draw until one is connected; all come from the same random stream.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
     Raises
     ------
     DisconnectedError
-        If no attempt is connected.
+        If none of the graphs drawn is connected.
     """
     check_agents(m)
     if not 0.0 < p <= 1.0:
@@ -67,15 +67,15 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
         if nx.is_connected(graph):
             return _from_graph(graph, f"erdos-renyi({m}, {p:g})", rule)
     raise DisconnectedError(
-        f"{attempts} draws of an Erdős–Rényi graph with m = {m}, p = {p:g} were all disconnected; "
-        f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} is usually connected)",
+        f"none of {attempts} Erdős–Rényi graphs with m = {m}, p = {p:g} is connected; "
+        f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} usually suffices)",
         parameter="p",
         value=p,
     )
 
 
 def ring(m: int, *, rule: Rule = "paper") -> Topology:
-    """Connect agent j to agents j − 1 and j + 1 (mod m).
+    """Create a ring, in which agent j is connected to agents j − 1 and j + 1 (mod m).
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def ring(m: int, *, rule: Rule = "paper") -> Topology:
 
 
 def path(m: int, *, rule: Rule = "paper") -> Topology:
-    """Connect agents in a line.
+    """Create a path, in which agent j is connected to agents j − 1 and j + 1.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def path(m: int, *, rule: Rule = "paper") -> Topology:
 
 
 def star(m: int, *, rule: Rule = "paper") -> Topology:
-    """Connect agent 0 to all others.
+    """Create a star, in which agent 0 is connected to all others.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def star(m: int, *, rule: Rule = "paper") -> Topology:
 
 
 def complete(m: int, *, rule: Rule = "paper") -> Topology:
-    """Connect every agent to every other (λ₂ = 0 with the paper's weights).
+    """Create a complete graph, in which all agents are connected (λ₂ = 0 with the paper's weights).
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def complete(m: int, *, rule: Rule = "paper") -> Topology:
 
 
 def grid(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
-    """Arrange agents in a rectangle, each connected to those above, below, left and right.
+    """Create a rectangular grid, in which agents are connected to those above, below, left and right.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def grid(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
 
 
 def torus(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
-    """Arrange agents in a grid whose opposite sides are connected.
+    """Create a torus: a rectangular grid whose opposite sides are connected.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def torus(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
 
 
 def hypercube(dimension: int, *, rule: Rule = "paper") -> Topology:
-    """Connect ``2 ** dimension`` agents whose indices differ in one bit.
+    """Create a hypercube of ``2 ** dimension`` agents, connected if their indices differ in one bit.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
     rule : str, default="paper"
         Rule that sets the weights; see :mod:`deepca.topology.weights`.
     attempts : int, default=100
-        Graphs to draw, from the same random stream, until one is connected.
+        Maximum number of graphs to draw until one is connected; all come from the same random stream.
 
     Returns
     -------
@@ -241,13 +241,12 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
     Raises
     ------
     DisconnectedError
-        If no attempt is connected.
+        If none of the graphs drawn is connected.
     """
     check_agents(m)
     if not 0 < degree < m or (m * degree) % 2:
         raise TopologyError(
-            f"no graph of {m} agents has {degree} neighbours each: 0 < degree < m is required, and m · degree must be "
-            "even",
+            f"no graph gives each of {m} agents {degree} neighbours: choose 0 < degree < m with m · degree even",
             parameter="degree",
             value=degree,
         )
@@ -257,7 +256,7 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
         if nx.is_connected(graph):
             return _from_graph(graph, f"random-regular({m}, {degree})", rule)
     raise DisconnectedError(
-        f"{attempts} draws of a {degree}-regular graph on {m} agents were all disconnected; increase the degree",
+        f"none of {attempts} random {degree}-regular graphs of {m} agents is connected; increase the degree",
         parameter="degree",
         value=degree,
     )
@@ -269,8 +268,8 @@ def from_networkx(graph: Graph, *, rule: Rule = "paper") -> Topology:
     Parameters
     ----------
     graph : networkx.Graph
-        Its nodes, in their order, become agents 0 … m − 1. Edge weights are ignored. Directed graphs must contain
-        the reverse of every edge.
+        Graph whose nodes, in their order, become agents 0 … m − 1. Edge weights are ignored. A directed graph must
+        contain the reverse of every edge.
     rule : str, default="paper"
         Rule that sets the weights; see :mod:`deepca.topology.weights`.
 
@@ -302,7 +301,7 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
     spec : str
         The name, in the syntax of :mod:`deepca.topology.names`.
     m : int, optional
-        Number of agents; if `spec` contains one too, they must agree.
+        Number of agents; if `spec` contains it too, both must agree.
     seed : int or Generator, optional
         Seed of random networks.
     rule : str, default="paper"

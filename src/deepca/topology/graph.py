@@ -19,6 +19,7 @@ from scipy.sparse import csgraph
 
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.portable import power
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
 from deepca.errors import TopologyError
 from deepca.topology.adjacency import (
@@ -30,7 +31,7 @@ from deepca.topology.adjacency import (
     links_of,
     shortest_paths,
 )
-from deepca.topology.spectra import PORTABLE, extreme_eigenvalues
+from deepca.topology.spectra import MAX_PORTABLE_AGENTS, extreme_eigenvalues
 from deepca.topology.weights import Rule, gossip_weights
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Rule", "Topology", "from_edges", "from_gossip_matrix", "links_of"]
 
-SMALL = 1500  # agents up to which eigenvalues come from a dense solver and distances from one search per agent
-_MAX_EXACT_MODES = 500  # agents up to which `modes` are eigenvalues; beyond, a grid is as good for choosing rounds
+MAX_DENSE_AGENTS = 1500  # for dense eigensolvers, and for one search of distances per agent
+_MAX_EXACT_MODES = 500  # agents up to which `modes` are eigenvalues; above, a grid suffices for choosing rounds
 
 
+@renamed_attributes(changing="time_varying", stays="static_undirected", whole="fully_known")
+@renamed_attributes(middle="center", flood_from="flood_rounds_from")
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """A connected undirected graph of agents with its gossip matrix 𝐋.
-
-    Use the functions of :mod:`deepca.topology` to create one.
+    """A connected undirected graph of agents with its gossip matrix 𝐋; :mod:`deepca.topology` creates named ones.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class Topology:
     rule : str
         Rule that set the weights, or ``"custom"``.
     gossip_sparse : csr_array of shape (m, m)
-        𝐋. The properties `gossip_matrix` and `laplacian` are dense copies, for small networks.
+        The gossip matrix 𝐋. The properties `gossip_matrix` and `laplacian` are dense, for small networks.
     lambda2 : float
         λ₂(𝐋), the second largest eigenvalue; 0 for a single agent.
     lambda_min : float
@@ -63,10 +64,9 @@ class Topology:
 
     Examples
     --------
-    >>> import deepca
-    >>> ring = deepca.topology.ring(6)
-    >>> ring.n_agents, ring.n_edges, ring.neighbors(0)
-    (6, 6, (1, 5))
+    >>> from deepca import topology
+    >>> topology.ring(6).neighbors(0)
+    (1, 5)
     """
 
     name: str
@@ -83,9 +83,8 @@ class Topology:
             check_connected(self.adjacency)
             if not (largest := max(abs(self.lambda2), abs(self.lambda_min))) < 1.0:
                 raise TopologyError(
-                    f"the gossip matrix of {self.name} has eigenvalues λ₂ = {self.lambda2:.6g} and "
-                    f"λ_min = {self.lambda_min:.6g}; all but the first must be smaller than 1 in modulus, or averaging "
-                    "does not converge. Use rule='paper' or rule='max-degree'",
+                    f"the gossip matrix of {self.name} has λ₂ = {self.lambda2:.6g} and λ_min = {self.lambda_min:.6g}; "
+                    "both must be smaller than 1 in modulus. Use rule='paper' or rule='max-degree'",
                     parameter="matrix",
                     value=largest,
                 )
@@ -97,22 +96,22 @@ class Topology:
 
     @property
     def directed(self) -> bool:
-        """Whether links are directed; see :mod:`deepca.topology.directed`."""
+        """True if links are directed; see :mod:`deepca.topology.directed`."""
         return False
 
     @property
-    def changing(self) -> bool:
-        """Whether links change between rounds; see :mod:`deepca.topology.time_varying`."""
+    def time_varying(self) -> bool:
+        """True if links change between rounds; see :mod:`deepca.topology.time_varying`."""
         return False
 
     @property
-    def stays(self) -> bool:
-        """Whether one symmetric 𝐋 applies to all rounds: neither directed nor time-varying."""
-        return not (self.directed or self.changing)
+    def static_undirected(self) -> bool:
+        """True if one symmetric 𝐋 applies to all rounds: neither directed nor time-varying."""
+        return not (self.directed or self.time_varying)
 
     @property
-    def whole(self) -> bool:
-        """Whether the whole graph is known locally, so that all agents can derive the same spanning tree."""
+    def fully_known(self) -> bool:
+        """True if the whole graph is known locally, so that all agents can derive the same spanning tree."""
         return True
 
     @property
@@ -157,23 +156,23 @@ class Topology:
 
     @property
     def laplacian(self) -> Array:
-        """Graph Laplacian M as a dense ``(m, m)`` array; it uses out-degrees for a directed graph."""
+        """Graph Laplacian M as a dense ``(m, m)`` array, with out-degrees if the graph is directed."""
         return np.diag(self.degrees.astype(np.float64)) - self.adjacency.toarray()
 
     @property
     def positive_semidefinite(self) -> bool:
-        """Whether ``𝐋 ⪰ 0``, which FastMix requires."""
-        return self.stays and self.lambda_min >= -1e-12
+        """True if ``𝐋 ⪰ 0``, which FastMix requires."""
+        return self.static_undirected and self.lambda_min >= -1e-12
 
     @cached_property
     def flood_rounds(self) -> int:
         """Rounds that flooding takes to reach every agent: the diameter, or an upper bound for large m."""
         if self.n_agents == 1:
             return 0
-        if self.n_agents <= SMALL:
+        if self.n_agents <= MAX_DENSE_AGENTS:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
         # paths through any one agent give an upper bound; a central agent gives a tight one
-        return int(self.paths_to(self.middle)[0].max() + self.paths_from(self.middle)[0].max())
+        return int(self.paths_to(self.center)[0].max() + self.paths_from(self.center)[0].max())
 
     def at(self, r: int) -> Csr:
         """Return the weights of round r.
@@ -205,8 +204,8 @@ class Topology:
         """
         return self.n_messages
 
-    def flood_from(self, r: int) -> int:
-        """Return how many rounds flooding takes from round r on.
+    def flood_rounds_from(self, r: int) -> int:
+        """Return how many rounds flooding takes from round r on to reach every agent.
 
         Parameters
         ----------
@@ -246,11 +245,11 @@ class Topology:
 
     @property
     def spectrum(self) -> Array:
-        """λ₂, λ_min and the modes, from which numbers of rounds are chosen."""
+        """λ₂, λ_min and the modes, from which the number of rounds is chosen."""
         return np.concatenate([[self.lambda2, self.lambda_min], self.modes])
 
     def with_spectrum(self, spectrum: Array) -> Topology:
-        """Return a copy that uses the spectrum computed on another processor.
+        """Return a copy with a spectrum computed on another processor, so that all agents use the same bits.
 
         Parameters
         ----------
@@ -267,15 +266,15 @@ class Topology:
         return other
 
     @cached_property
-    def middle(self) -> int:
-        """An agent of smallest eccentricity; for large m the midpoint of a long shortest path."""
-        if self.n_agents <= SMALL:
+    def center(self) -> int:
+        """Agent with the smallest eccentricity; for large m, the midpoint of a long shortest path."""
+        if self.n_agents <= MAX_DENSE_AGENTS:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max(axis=1).argmin())
         hops, parent = self.paths_from(int(self.paths_from(0)[0].argmax()))
-        middle = int(np.argmax(hops))
-        for _ in range(int(hops.max()) // 2):
-            middle = int(parent[middle])
-        return middle
+        at = hops.argmax()
+        for _ in range(hops.max() // 2):
+            at = parent[at]
+        return int(at)
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Find shortest paths from one agent to all others.
@@ -310,7 +309,7 @@ class Topology:
     @cached_property
     def eigenvalues(self) -> Array:
         """All eigenvalues of 𝐋 in descending order, from a dense solver (for up to a few thousand agents)."""
-        if self.n_agents <= PORTABLE:
+        if self.n_agents <= MAX_PORTABLE_AGENTS:
             return portable_eigenvalues(self.gossip_matrix)[::-1]
         return np.asarray(np.linalg.eigvalsh(self.gossip_matrix)[::-1], dtype=np.float64)
 
@@ -375,11 +374,11 @@ def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper"
     """
     ends = checked_pairs(edges, m, "edge")
     both = np.concatenate([ends, ends[:, ::-1]])
-    return Topology(name, rule, *gossip_weights(adjacency_at(both[:, 0], both[:, 1], m), rule, SMALL))
+    return Topology(name, rule, *gossip_weights(adjacency_at(both[:, 0], both[:, 1], m), rule, MAX_DENSE_AGENTS))
 
 
 def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Topology:
-    """Create a topology from 𝐋 itself, for weights that no rule provides.
+    """Create a topology from a given gossip matrix 𝐋, for weights that no rule provides.
 
     Parameters
     ----------
@@ -397,4 +396,4 @@ def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> 
     gossip.eliminate_zeros()
     check_gossip(gossip)
     check_connected(links_of(gossip))
-    return Topology(name, "custom", gossip, *extreme_eigenvalues(gossip, SMALL))
+    return Topology(name, "custom", gossip, *extreme_eigenvalues(gossip, MAX_DENSE_AGENTS))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, csr
 from deepca.errors import TopologyError
 from deepca.topology.adjacency import freeze
@@ -29,13 +30,14 @@ class _Spectrum(Protocol):
     def depth(self) -> int: ...
 
 
+@renamed_attributes(knowing="with_spectrum_of")
 @dataclass(frozen=True, eq=False, repr=False)
 class Neighbourhood(Topology):
     """One agent's view of a network: its own row of 𝐋, its neighbours, and a bound on the number of agents.
 
     It takes the place of a :class:`Topology` where no agent knows the whole graph. Methods that need the whole graph
-    raise TopologyError. Create one with :meth:`of` or :meth:`around`, and add the spectrum that the agents computed
-    together with :meth:`knowing`.
+    raise TopologyError. Create one with :meth:`of` or :meth:`around`; once the agents have computed the spectrum
+    together, add it with :meth:`knowing`.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ class Neighbourhood(Topology):
     agent : int
         Index of the agent.
     reach : int
-        Rounds after which a value that any agent knows has certainly reached every agent.
+        Upper bound on the rounds that flooding takes to reach every agent.
     """
 
     agent: int = 0
@@ -73,14 +75,14 @@ class Neighbourhood(Topology):
 
     @classmethod
     def around(cls, agent: int, weights: dict[int, float], n_agents: int, *, rule: str = "given") -> Self:
-        """Create the view of an agent from the weights of its neighbours.
+        """Create the view of one agent from the weights of its neighbours.
 
         Parameters
         ----------
         agent : int
             Index of the agent.
         weights : dict of int to float
-            Weight of every neighbour; the agent's own weight is what remains of one.
+            Weight of every neighbour; the agent's own weight is one minus their sum.
         n_agents : int
             Upper bound on the number of agents; all indices are smaller.
         rule : str, default="given"
@@ -89,13 +91,13 @@ class Neighbourhood(Topology):
         Returns
         -------
         Neighbourhood
-            The view, without spectrum.
+            The view, without the spectrum.
         """
         others, own = list(weights), 1.0 - sum(weights.values())
         if agent in weights or not all(0 <= i < n_agents for i in (agent, *others)):
             raise TopologyError(
-                f"agent {agent} with neighbours {others}: agent numbers are 0 … {n_agents - 1}, and an agent is "
-                "not its own neighbour",
+                f"agent {agent} with neighbours {others}: agents are numbered 0 … {n_agents - 1}, and an agent is not "
+                "its own neighbour",
                 agent=agent,
                 value=others,
             )
@@ -122,13 +124,13 @@ class Neighbourhood(Topology):
         Returns
         -------
         Neighbourhood
-            The view, without spectrum.
+            The view, without the spectrum.
         """
         weights = {i: float(topology.gossip_sparse[agent, i]) for i in topology.neighbors(agent)}
         return cls.around(agent, weights, topology.n_agents if n_agents is None else n_agents, rule=topology.rule)
 
-    def knowing(self, spectrum: _Spectrum) -> Self:
-        """Return a copy that includes the spectrum and the diameter bound that the agents computed together.
+    def with_spectrum_of(self, spectrum: _Spectrum) -> Self:
+        """Return a copy with the spectrum and the bound on the diameter that the agents computed together.
 
         Parameters
         ----------
@@ -145,13 +147,13 @@ class Neighbourhood(Topology):
         )
 
     @property
-    def whole(self) -> bool:
-        """Always False."""
+    def fully_known(self) -> bool:
+        """False: an agent does not know the whole graph."""
         return False
 
     @property
     def positive_semidefinite(self) -> bool:
-        """Whether ``𝐋 ⪰ 0``, within the accuracy of an iterative eigensolver."""
+        """True if ``𝐋 ⪰ 0``, within the accuracy of an iterative eigensolver."""
         return self.lambda_min >= -1e-10
 
     @cached_property
@@ -161,16 +163,16 @@ class Neighbourhood(Topology):
 
     @cached_property
     def modes(self) -> npt.NDArray[Any]:
-        """A fine grid between λ_min and λ₂; the eigenvalues themselves are unknown."""
+        """A fine grid from λ_min to λ₂, in place of the eigenvalues, which are unknown."""
         return np.linspace(self.lambda_min, self.lambda2, 500) if self.n_agents > 1 else np.zeros(0)
 
     @cached_property
-    def middle(self) -> int:
+    def center(self) -> int:
         """Unknown locally; raise TopologyError."""
         raise self._unknown("the middle of the graph")
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Raise TopologyError, since paths are unknown locally."""
+        """Raise TopologyError: paths are unknown locally."""
         raise self._unknown("paths")
 
     @cached_property
@@ -180,8 +182,7 @@ class Neighbourhood(Topology):
 
     def _unknown(self, what: str) -> TopologyError:
         return TopologyError(
-            f"agent {self.agent} knows its neighbours only, not {what}; compute it together with the other agents "
-            "(deepca.decomposition.spectral.graphs.lambda2, deepca.network.trees.SpanningTree), or use a Topology of "
-            "the whole graph",
+            f"agent {self.agent} knows only its neighbours, not {what}; use a Topology of the whole graph, or compute "
+            "with the other agents (deepca.decomposition.spectral.graphs.lambda2, deepca.network.trees.SpanningTree)",
             agent=self.agent,
         )

@@ -16,8 +16,8 @@ syntax                 also                     network
 ``random-regular:50``  ``random-regular:4:50``  4 neighbours by default; fewer if m is below 5
 =====================  =======================  =================================================
 
-The last number is m. If m is given separately, as in ``from_name("erdos-renyi:0.3", 50)``, the number after a name that
-takes a parameter is that parameter.
+The last number is m. If m is given separately, as in ``from_name("erdos-renyi:0.3", 50)``, a single number after a name
+that takes a parameter is that parameter.
 
 Directed networks (:mod:`deepca.topology.directed`) use the same syntax:
 
@@ -29,16 +29,16 @@ syntax                       also                        arcs
 ``random-digraph:50``        ``random-digraph:0.3:50``   every agent to every other with probability p (0.5)
 ===========================  ==========================  =====================================================
 
-Time-varying networks (:mod:`deepca.topology.time_varying`) are built from others, ``NAME[:parameter]:NETWORK``. Their
-m is that of the inner network, and may be given separately as well:
+Time-varying networks (:mod:`deepca.topology.time_varying`) other than ``one-peer`` are built from inner networks,
+``NAME[:parameter]:NETWORK``. Their m is that of the inner network, and may also be given separately:
 
 ==============================  ==================================================================================
 syntax                          in every round
 ==============================  ==================================================================================
-``one-peer:50``                 every agent sends to one other, 1, 2, 4, … ahead in turn
+``one-peer:50``                 every agent sends to one other, 1, 2, 4, … positions ahead in turn
 ``matchings:torus:5x10``        agents pair up at random along links of the network, and each pair averages
 ``failing:0.2:ring:50``         each link of the network is down with probability 0.2 (0.1 by default)
-``periodic:ring:50+star:50``    one of these networks after the other, directed ones included
+``periodic:ring:50+star:50``    the next of these networks, in turn; they may be directed
 ==============================  ==================================================================================
 """
 
@@ -52,13 +52,13 @@ from collections.abc import Callable
 import numpy as np
 
 from deepca._util.typing import Seed
-from deepca._util.validation import Whole
+from deepca._util.validation import Integer
 from deepca.errors import TopologyError
 from deepca.topology import directed, generators, graph, time_varying
 from deepca.topology.adjacency import check_agents
 from deepca.topology.graph import Rule, Topology
 
-__all__ = ["CHANGING", "DIRECTED", "EXAMPLES", "NAMES", "from_name", "named_agents"]
+__all__ = ["CHANGING", "DIRECTED", "EXAMPLES", "NAMES", "agents_in_name", "from_name"]
 
 EXAMPLES: dict[str, str] = {
     "ring": "ring:50",
@@ -71,25 +71,25 @@ EXAMPLES: dict[str, str] = {
     "erdos-renyi": "erdos-renyi:0.5:50",
     "random-regular": "random-regular:4:50",
 }
-"""An example in full syntax for every name of an undirected network."""
+"""Names of undirected networks, each with an example in full syntax."""
 DIRECTED: dict[str, str] = {
     "directed-ring": "directed-ring:50",
     "directed-exponential": "directed-exponential:50",
     "random-digraph": "random-digraph:0.3:50",
 }
-"""The same for directed networks."""
+"""Names of directed networks, each with an example."""
 CHANGING: dict[str, str] = {
     "one-peer": "one-peer:50",
     "matchings": "matchings:torus:5x10",
     "failing": "failing:0.2:erdos-renyi:0.5:50",
     "periodic": "periodic:ring:50+star:50",
 }
-"""The same for time-varying networks."""
+"""Names of time-varying networks, each with an example."""
 NAMES: tuple[str, ...] = tuple(EXAMPLES)
 """Names of all undirected networks."""
 
 _ALL_EXAMPLES = EXAMPLES | DIRECTED | CHANGING
-_COMPOSITE = ("matchings", "failing", "periodic")
+_COMPOSITE = ("matchings", "failing", "periodic")  # built from inner networks
 _PARAMETERS = {
     "grid": "shape",
     "torus": "shape",
@@ -98,8 +98,8 @@ _PARAMETERS = {
     "random-regular": "degree",
 }
 _DEFAULT_P, _DEFAULT_DEGREE, _DEFAULT_FAILURE_P = 0.5, 4, 0.1
-_MAX_CHANGING_AGENTS = 1000  # the weights of many rounds are drawn and multiplied to measure how they mix
-_MAX_LINKS = 5_000_000  # these take a few gigabytes to build; more is probably a typing error
+_MAX_CHANGING_AGENTS = 1000  # measuring how fast a network mixes multiplies the weight matrices of many rounds
+_MAX_LINKS = 5_000_000  # building as many takes a few gigabytes; a larger number is probably a typo
 _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
     "ring": lambda m, rule: generators.ring(m, rule=rule),
     "path": lambda m, rule: generators.path(m, rule=rule),
@@ -112,21 +112,21 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
     """Create a network from its name; see :func:`deepca.topology.from_name`."""
     if (head := _head(spec)) in _COMPOSITE:
         return _composite(head, spec, m, seed, rule)
-    name, parameter, count = _read(spec, m)
+    name, parameter, count = _parse(spec, m)
     if name in ("grid", "torus"):
         rows, columns = _shape(name, parameter, count)
         return (generators.grid if name == "grid" else generators.torus)(rows, columns, rule=rule)
     if count is None:
         raise _invalid(
-            f"{spec!r} does not say how many agents; write {_ALL_EXAMPLES[name]}, or give their number separately",
+            f"{spec!r} lacks the number of agents; write {_ALL_EXAMPLES[name]}, or give the number separately",
             "m",
             None,
             _ALL_EXAMPLES[name],
         )
     if name in DIRECTED or name in CHANGING:
         if rule != "paper":
-            raise _invalid(f"{name} with {rule} weights: its weights do not follow a rule; omit the rule", "rule", rule)
-        return _not_undirected(spec, name, parameter, count, seed)
+            raise _invalid(f"rule = {rule!r}: the weights of {name} do not follow a rule; omit it", "rule", rule)
+        return _directed_or_one_peer(spec, name, parameter, count, seed)
     if name == "hypercube":
         return generators.hypercube(_dimension(count), rule=rule)
     if name == "erdos-renyi":
@@ -145,27 +145,27 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
     return _SIMPLE[name](count, rule)
 
 
-def named_agents(spec: str) -> int | None:
+def agents_in_name(spec: str) -> int | None:
     """Return the number of agents that a name contains, or None.
 
     A single number after ``erdos-renyi``, ``random-digraph`` or ``random-regular`` is read as their parameter.
     """
     name, *numbers = _parts(spec)
     if name in _COMPOSITE:
-        found = [named_agents(part) for part in _inner(name, spec)[1] if _head(part) not in _COMPOSITE]
+        found = [agents_in_name(part) for part in _inner(name, spec)[1] if _head(part) not in _COMPOSITE]
         return next((m for m in found if m is not None), None)
     if name in ("grid", "torus") and numbers and "x" in numbers[0]:
         return from_name(spec).n_agents
     if not numbers or (len(numbers) == 1 and _PARAMETERS.get(name) in ("probability", "degree")):
         return None
-    return _read(spec, None)[2]
+    return _parse(spec, None)[2]
 
 
-def _not_undirected(spec: str, name: str, parameter: str | None, m: int, seed: Seed) -> Topology:
-    """Create a directed network, or the time-varying one that has no inner network."""
+def _directed_or_one_peer(spec: str, name: str, parameter: str | None, m: int, seed: Seed) -> Topology:
+    """Create a directed network or ``one-peer``, the time-varying network that has no inner network."""
     if name == "random-digraph":
         p = _DEFAULT_P if parameter is None else _probability(spec, parameter)
-        _check_links(name, m, max(p, 0.25) * m * (m - 1))  # all pairs are drawn, however few are kept
+        _check_links(name, m, max(p, 0.25) * m * (m - 1))  # every pair is drawn, even if few are kept
         return directed.random_digraph(m, p, seed=seed)
     if name == "one-peer":
         _check_changing(name, m)
@@ -175,7 +175,7 @@ def _not_undirected(spec: str, name: str, parameter: str | None, m: int, seed: S
 
 
 def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> Topology:
-    """Create a time-varying network that is built from others."""
+    """Create a time-varying network that is built from inner networks."""
     parameter, inner = _inner(name, spec)
     for part in inner:
         if not part:
@@ -186,13 +186,13 @@ def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> T
         if _head(part) in _ALL_EXAMPLES and _head(part) not in allowed:
             kind = "static" if name == "periodic" else "static undirected"
             raise _invalid(
-                f"{name} of {_head(part)}: the inner network must be {kind}, such as in {CHANGING[name]}",
+                f"{name} of {_head(part)}: the inner network must be {kind}, as in {CHANGING[name]}",
                 "network",
                 _head(part),
                 CHANGING[name],
             )
-    agents = m if m is not None else named_agents(spec)
-    if agents is not None and Whole(1).accepts(agents):
+    agents = m if m is not None else agents_in_name(spec)
+    if agents is not None and Integer(1).accepts(agents):
         _check_changing(name, agents)
     rng = seed if isinstance(seed, np.random.Generator) or seed is None else int(seed)
     graphs = [
@@ -205,12 +205,12 @@ def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> T
     if name == "matchings":
         return time_varying.matchings(graphs[0], seed=drawn)
     return time_varying.failing(
-        graphs[0], _DEFAULT_FAILURE_P if parameter is None else _failure(spec, parameter), seed=drawn
+        graphs[0], _DEFAULT_FAILURE_P if parameter is None else _failure_probability(spec, parameter), seed=drawn
     )
 
 
 def _inner(name: str, spec: str) -> tuple[str | None, list[str]]:
-    """Return the parameter, if there is one, and the names of the inner networks."""
+    """Return the parameter (None if absent) and the names of the inner networks."""
     rest = ":".join(_parts(spec)[1:])
     if name == "periodic":
         return None, [part.strip() for part in rest.split("+")]
@@ -221,11 +221,11 @@ def _inner(name: str, spec: str) -> tuple[str | None, list[str]]:
 
 
 def _rule(part: str, rule: Rule) -> Rule:
-    """Return the rule of an inner network; directed ones do not take any."""
+    """Return the weight rule for an inner network; directed networks do not take one."""
     return "paper" if _head(part) in DIRECTED else rule
 
 
-def _failure(spec: str, text: str) -> float:
+def _failure_probability(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 <= p < 1.0:
         raise _invalid(
@@ -241,7 +241,7 @@ def _failure(spec: str, text: str) -> float:
 def _check_changing(name: str, m: int) -> None:
     if m > _MAX_CHANGING_AGENTS:
         raise _invalid(
-            f"{name} of {m:,} agents: names of time-varying networks support up to {_MAX_CHANGING_AGENTS:,} agents; "
+            f"{name} of {m:,} agents: time-varying networks created by name have at most {_MAX_CHANGING_AGENTS:,}; "
             "create larger ones with deepca.topology.time_varying",
             "m",
             m,
@@ -256,11 +256,11 @@ def _head(spec: str) -> str:
     return _parts(spec)[0] if isinstance(spec, str) else ""
 
 
-def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
-    """Split a name into network, parameter and number of agents; the latter two are None if absent."""
+def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
+    """Split a name into network, parameter and number of agents; parameter and number are None if absent."""
     if not isinstance(spec, str):
         raise _invalid(
-            f"the name of a network is {type(spec).__name__}; give a string such as 'ring:50'", "spec", spec, "ring:50"
+            f"spec is a {type(spec).__name__}; give the name of a network, such as 'ring:50'", "spec", spec, "ring:50"
         )
     if m is not None:
         check_agents(m)
@@ -269,7 +269,7 @@ def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         near = difflib.get_close_matches(name, _ALL_EXAMPLES, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         known = ", ".join(_ALL_EXAMPLES)
-        raise _invalid(f"unknown network {name!r}; {meant}Known names: {known}", "name", name, *near)
+        raise _invalid(f"unknown network {name!r}; {meant}known names: {known}", "name", name, *near)
     if len(numbers) > (2 if name in _PARAMETERS else 1):
         example = _ALL_EXAMPLES[name]
         raise _invalid(f"{spec!r} has too many numbers; write {example}", "spec", spec, example)
@@ -287,7 +287,7 @@ def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
 
 
 def _is_parameter(name: str, number: str, m: int | None) -> bool:
-    """Return whether the only number after a name is its parameter rather than m."""
+    """Return whether a single number after a name is its parameter rather than m."""
     kind = _PARAMETERS.get(name)
     return "x" in number if kind == "shape" else kind is not None and m is not None
 
@@ -296,7 +296,7 @@ def _whole(spec: str, text: str, what: str) -> int:
     if re.fullmatch("[0-9]{1,9}", text) is None:
         example = _ALL_EXAMPLES[_head(spec)]
         raise _invalid(
-            f"{spec!r}: {text!r} is not a {what}; write {example}, or give the number of agents separately",
+            f"{spec!r}: {text!r} is not a valid {what}; write {example}, or give the number of agents separately",
             "degree" if what == "number of neighbours" else "m",
             text,
             example,
@@ -325,7 +325,7 @@ def _number(text: str) -> float:
 
 
 def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
-    """Return rows and columns, as given or as close to a square as m allows."""
+    """Return rows and columns: those given, or the rectangle of m agents nearest to a square."""
     if text is not None:
         found = re.fullmatch("([0-9]{1,6})x([0-9]{1,6})", text)
         if found is None:
@@ -342,14 +342,14 @@ def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
         return rows, columns
     if m is None:
         raise _invalid(
-            f"{name!r} does not say how many agents; write {EXAMPLES[name]}, or give their number separately",
+            f"{name!r} lacks the number of agents; write {EXAMPLES[name]}, or give the number separately",
             "m",
             None,
             EXAMPLES[name],
         )
     _check_links(name, m, 2 * m)
     rows = next(r for r in range(math.isqrt(m), 0, -1) if m % r == 0)
-    if rows == 1 and m > 3:  # a rectangle of two or three agents is a line anyway
+    if rows == 1 and m > 3:  # two or three agents form a line anyway
         line = {"grid": "path", "torus": "ring"}[name]
         raise _invalid(
             f"{name} of {m} agents: {m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
@@ -380,11 +380,11 @@ def _dimension(m: int) -> int:
 
 
 def _check_links(name: str, m: int, links: float) -> None:
-    """Raise TopologyError for a network so large that the name is probably mistyped."""
+    """Raise TopologyError for a network so large that its name is probably mistyped."""
     if links > _MAX_LINKS:
         raise _invalid(
-            f"{name} of {m:,} agents has about {links:,.0f} links; names support up to {_MAX_LINKS:,}. Use fewer "
-            "agents, or fewer links each",
+            f"{name} of {m:,} agents has about {links:,.0f} links; at most {_MAX_LINKS:,} are supported. Use fewer "
+            "agents, or fewer links per agent",
             "links",
             round(links),
         )

@@ -13,8 +13,8 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.typing import Csr, csr
 
-PORTABLE = 128  # agents up to which eigenvalues are bit-identical on every processor
-_START_SEED = 7  # of the Lanczos start vector, which is fixed so that every agent gets the same result
+MAX_PORTABLE_AGENTS = 128  # agents up to which eigenvalues are bit-identical on every processor
+_START_SEED = 7  # of the Lanczos start vector; fixed, so that every agent gets the same result
 
 
 def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
@@ -30,12 +30,13 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
 def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
     """Return λ₂ and λ_max of a (weighted) Laplacian of a connected graph.
 
-    Up to `PORTABLE` agents portable arithmetic gives the same bits everywhere; up to `dense_up_to` a dense solver is
-    used. Beyond, Lanczos is fast on graphs that mix well (for λ₂ on ``λ_max I − M``, with the constant vector
-    deflated). Where it does not converge, on long thin graphs (rings, paths, grids), shift-and-invert is cheap.
+    Up to `MAX_PORTABLE_AGENTS`, portable arithmetic gives bit-identical results on every processor; up to `dense_up_to`
+    agents, a dense solver is used. Larger graphs that mix well suit Lanczos, which finds λ₂ on ``λ_max I − M`` with the
+    constant vector deflated. On long thin graphs (rings, paths, grids) Lanczos does not converge, but shift-and-invert
+    is cheap.
     """
     m = int(M.shape[0])
-    if m <= PORTABLE:
+    if m <= MAX_PORTABLE_AGENTS:
         mu2, mu_max = portable_eigenvalues(M.toarray(), 1, -1).tolist()
         return mu2, mu_max
     if m <= dense_up_to:
@@ -56,7 +57,7 @@ def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
 
 
 def second_largest_modulus(weights: Csr, dense_up_to: int) -> float:
-    """Return the second largest modulus of an eigenvalue of a column-stochastic matrix with two rows or more."""
+    """Return the second largest modulus among the eigenvalues of a column-stochastic matrix (at least two rows)."""
     m = int(weights.shape[0])
     values = np.linalg.eigvals(weights.toarray()) if m <= dense_up_to else _largest_eigenvalues(weights, m)
     second = float(np.sort(np.abs(values))[-2])
@@ -64,10 +65,10 @@ def second_largest_modulus(weights: Csr, dense_up_to: int) -> float:
 
 
 def _largest_eigenvalues(weights: Csr, m: int) -> npt.NDArray[np.complex128]:
-    """Return a few eigenvalues that include the two of largest modulus."""
+    """Return two or three eigenvalues, among them the two of largest modulus."""
     try:
         return np.asarray(eigs(weights, k=2, which="LM", v0=np.ones(m), maxiter=500, return_eigenvectors=False))
-    except ArpackNoConvergence:  # on long thin graphs many have nearly the same modulus; the largest are near 1
+    except ArpackNoConvergence:  # long thin graphs: many have nearly the same modulus; the largest are near 1
         found = eigs(weights.tocsc(), k=3, sigma=1.0 + 1e-3 / m, v0=np.ones(m), return_eigenvectors=False)
         return np.asarray(found)
 
@@ -89,7 +90,7 @@ def _deflated(M: Csr, shift: float) -> LinearOperator[np.float64]:
 
 
 def _lanczos(operator: Any, m: int) -> float:
-    """Return the largest eigenvalue; ArpackNoConvergence after 60 restarts."""
+    """Return the largest eigenvalue; raise ArpackNoConvergence after 60 restarts."""
     values = eigsh(
         operator, k=1, which="LA", v0=_start_vector(m), ncv=min(m - 1, 60), maxiter=60, return_eigenvectors=False
     )

@@ -1,8 +1,8 @@
 """Time-varying networks: links and weights change from round to round, the agents stay the same.
 
-A :class:`Changing` network has weights for every round. All agents derive the same ones from the number of the round
-and a common seed. Every column sums to one, so each round preserves the sum over all agents, which is all that tracking
-needs. Mixers that combine values of earlier rounds do not apply, since those were mixed by another network.
+A :class:`TimeVarying` network has weights for every round, which all agents derive from the round number and a common
+seed. Every column sums to one, so each round preserves the sum over all agents, which is all that tracking needs.
+Mixers that combine values of earlier rounds cannot be used, since those rounds had other weights.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from scipy import sparse
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.errors import DisconnectedError, InvalidInput, MassError, TopologyError
 from deepca.topology.adjacency import check_agents, freeze, links_of
 from deepca.topology.graph import Topology
 from deepca.topology.windows import Windows, pair_means
 
-__all__ = ["Changing", "failing", "lossy", "matchings", "one_peer", "periodic"]
+__all__ = ["TimeVarying", "failing", "lossy", "matchings", "one_peer", "periodic"]
 
 _WINDOW = 64  # rounds from which the rate is estimated; also the largest number of short windows
-_LONG_WINDOW_STARTS = (0, 7, 23)  # first rounds
+_LONG_WINDOW_STARTS = (0, 7, 23)  # first rounds of the windows that are tried if K is large
 _MAX_WINDOW_WORK = 1 << 23  # entries in the products of all short windows, to limit the time
-_MAX_FLOOD_ROUNDS = 20_000  # after which the links are taken not to connect the agents
-_CACHED_ROUNDS = 4096  # rounds whose weights are kept
-_COLUMN_SUM_TOLERANCE = 1e-12
-_NEGLIGIBLE = 1e-18  # remaining disagreement below rounding
-_PRODUCT_ROUNDING = 16.0 * EPS  # of products of weights
+_MAX_FLOOD_ROUNDS = 20_000  # after which the agents count as not connected
+_CACHED_ROUNDS = 4096  # rounds whose weights are cached
+_COLUMN_SUM_TOLERANCE = 1e-12  # a column is a few divisions, each rounded to 1e-16
+_NEGLIGIBLE = 1e-18  # disagreement far below rounding
+_PRODUCT_ROUNDING = 16.0 * EPS  # disagreement that may be the rounding error of a product of weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Changing(Topology):
-    """A network whose weights change: :meth:`at` returns those of a round.
+class TimeVarying(Topology):
+    """A network whose weights change from round to round; :meth:`at` returns the weights of one round.
 
     Use the functions of :mod:`deepca.topology.time_varying` to create one.
 
@@ -47,9 +47,9 @@ class Changing(Topology):
     rule : str
         ``"changing"``.
     gossip_sparse : csr_array of shape (m, m)
-        Mean of the weights of the first rounds.
+        Mean of the weights over the first rounds.
     lambda2, lambda_min : float
-        Average factor by which a round reduces disagreement, estimated from the first rounds, and its negative.
+        Average factor by which a round reduces disagreement, estimated from the first rounds; its negative.
     draw : callable
         Function that returns the weights of a round; :meth:`at` validates and caches them.
     one_way : bool, default=False
@@ -75,12 +75,12 @@ class Changing(Topology):
 
     @property
     def directed(self) -> bool:
-        """Whether some round has weights whose rows do not sum to one."""
+        """True if some round has weights whose rows do not sum to one."""
         return self.one_way
 
     @property
-    def changing(self) -> bool:
-        """Always True."""
+    def time_varying(self) -> bool:
+        """True: links change between rounds."""
         return True
 
     @cached_property
@@ -99,7 +99,7 @@ class Changing(Topology):
         return Windows(self.at, self.n_agents, preserves_sum=self.keeps)
 
     def at(self, r: int) -> Csr:
-        """Return the validated weights of round r; the same object while it is cached."""
+        """Return the validated weights of round r; repeated calls return the same object while it is cached."""
         return self._weights(r)
 
     def _checked_weights(self, r: int) -> Csr:
@@ -126,8 +126,8 @@ class Changing(Topology):
         weights = self.at(r)
         return int(np.count_nonzero(weights.data) - np.count_nonzero(weights.diagonal()))
 
-    def flood_from(self, r: int) -> int:
-        """Return the rounds that flooding takes from round r on, by simulating it."""
+    def flood_rounds_from(self, r: int) -> int:
+        """Return how many rounds flooding takes from round r on, found by simulating it."""
         m = self.n_agents
         known = np.eye(m, dtype=bool)
         for made in range(_MAX_FLOOD_ROUNDS):
@@ -135,19 +135,19 @@ class Changing(Topology):
                 return made
             known |= np.asarray(abs(self.at(r + made)) @ known.astype(np.float64)) > 0.0
         raise DisconnectedError(
-            f"{self.name}: after {_MAX_FLOOD_ROUNDS} rounds from round {r} on, some agent has not heard from another; "
+            f"{self.name}: flooding from round {r} on has not reached every agent after {_MAX_FLOOD_ROUNDS} rounds; "
             "the links of all rounds together must connect the agents"
         )
 
     @property
     def flood_rounds(self) -> int:
-        """Rounds that flooding takes from round 0 on."""
-        return self.flood_from(0)
+        """Rounds that flooding takes from round 0 on to reach every agent."""
+        return self.flood_rounds_from(0)
 
     def contraction(self, K: int) -> float:
-        """Return the largest remaining disagreement over several windows of K rounds; of ratios if directed.
+        """Return the largest remaining disagreement (of ratios if directed) over up to 64 windows of K rounds.
 
-        Short windows are sampled more often: a few might all contain a round in which every link happens to be up.
+        Short windows need more samples: a few might all contain a round in which every link happens to be up.
         """
         if K >= _WINDOW and self.lambda2**K < _NEGLIGIBLE:
             return 0.0
@@ -158,7 +158,7 @@ class Changing(Topology):
 
     @cached_property
     def modes(self) -> Array:
-        """Average factor by which a round reduces disagreement, in place of eigenvalues."""
+        """Average factor by which a round reduces disagreement, m − 1 times, in place of eigenvalues."""
         return np.full(max(self.n_agents - 1, 0), self.lambda2)
 
     @property
@@ -167,8 +167,8 @@ class Changing(Topology):
         raise TopologyError(f"{self.name} changes from round to round, so it has no eigenvalues; use `lambda2`")
 
 
-def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
-    """Use one graph per round, cyclically.
+def periodic(graphs: Sequence[Topology], *, name: str = "") -> TimeVarying:
+    """Create a network that cycles through a list of graphs, one per round.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
     """
     if not isinstance(graphs, Sequence) or not all(isinstance(graph, Topology) for graph in graphs):
         raise InvalidInput(
-            f"graphs is {type(graphs).__name__} with entries that are not all topologies; give a list such as "
+            f"graphs is a {type(graphs).__name__}, not a sequence of topologies; give a list such as "
             "[deepca.topology.ring(5), deepca.topology.star(5)]",
             parameter="graphs",
             value=graphs,
@@ -205,9 +205,9 @@ def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
             value=sizes,
         )
     for graph in graphs:
-        if graph.changing:
+        if graph.time_varying:
             raise InvalidInput(
-                f"{graph.name} is time-varying; a periodic schedule needs graphs that do not change",
+                f"{graph.name} is time-varying; a periodic network needs graphs that do not change",
                 parameter="graphs",
                 value=graph.name,
             )
@@ -218,13 +218,13 @@ def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
     )
 
 
-def matchings(base: Topology, *, seed: int = 0) -> Changing:
-    """Pair up agents at random along links of a graph in every round; each pair averages its values.
+def matchings(base: Topology, *, seed: int = 0) -> TimeVarying:
+    """Create a network in which random pairs of neighbours average their values in every round.
 
     Parameters
     ----------
     base : Topology
-        Undirected graph.
+        Undirected graph along whose links agents are paired.
     seed : int, default=0
         Seed of the pairs, the same at all agents.
 
@@ -248,8 +248,8 @@ def matchings(base: Topology, *, seed: int = 0) -> Changing:
     return _create(f"matchings({base.name})", m, draw, links=base.adjacency)
 
 
-def one_peer(m: int) -> Changing:
-    """Use the links of the exponential graph one at a time.
+def one_peer(m: int) -> TimeVarying:
+    """Create a network in which every agent uses one link of the exponential graph per round.
 
     Parameters
     ----------
@@ -279,8 +279,8 @@ def one_peer(m: int) -> Changing:
     return _create(f"one-peer({m})", m, lambda r: rounds[r % len(rounds)])
 
 
-def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
-    """Disable each link of a graph with probability p in every round.
+def failing(base: Topology, p: float, *, seed: int = 0) -> TimeVarying:
+    """Create a network in which each link of a graph is down with probability p in every round.
 
     Parameters
     ----------
@@ -317,8 +317,8 @@ def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
     return _create(f"failing({base.name}, {p:g})", m, draw, links=base.adjacency)
 
 
-def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) -> Changing:
-    """Lose each message with probability p, without the knowledge of its sender.
+def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) -> TimeVarying:
+    """Create a network that loses each message with probability p, unnoticed by its sender.
 
     Parameters
     ----------
@@ -367,16 +367,16 @@ def _create(
     one_way: bool = False,
     keeps: bool = True,
     links: Csr | None = None,
-) -> Changing:
-    """Estimate the mean weights and the rate, and check that the links connect the agents."""
+) -> TimeVarying:
+    """Create a network: estimate its mean weights and rate, and check that its links connect the agents."""
     if m == 1:
-        return Changing(name, "changing", csr(np.ones((1, 1))), 0.0, 0.0, lambda r: csr(np.ones((1, 1))))
+        return TimeVarying(name, "changing", csr(np.ones((1, 1))), 0.0, 0.0, lambda r: csr(np.ones((1, 1))))
     mean = csr(sum((draw(r) for r in range(_WINDOW)), start=sparse.csr_array((m, m))) / _WINDOW)
-    found = Changing(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
-    found.flood_from(0)
+    found = TimeVarying(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
+    found.flood_rounds_from(0)
     left = max(found._windows.remaining(start, _WINDOW) for start in _LONG_WINDOW_STARTS)
     rate = min(max(left, 1e-300) ** (1.0 / _WINDOW), 1.0 - 1e-9)
-    return Changing(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
+    return TimeVarying(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
 
 
 def _check_base(base: Topology) -> None:
@@ -384,7 +384,7 @@ def _check_base(base: Topology) -> None:
         raise InvalidInput(
             f"base is {base!r}, not a topology; give one such as deepca.topology.ring(5)", parameter="base", value=base
         )
-    if base.directed or base.changing:
+    if base.directed or base.time_varying:
         kind = "directed" if base.directed else "time-varying"
         raise InvalidInput(
             f"{base.name} is {kind}; give an undirected graph that does not change", parameter="base", value=base.name
@@ -397,4 +397,4 @@ def _check_probability(p: float) -> None:
 
 
 def _check_seed(seed: int) -> None:
-    check("seed", seed, Whole(0), meaning="the same at all agents")
+    check("seed", seed, Integer(0), meaning="the same at all agents")

@@ -1,6 +1,6 @@
-"""Compute the gossip matrix 𝐋 of an undirected graph by one of several rules.
+"""Compute the gossip matrix 𝐋 of an undirected graph by one of five rules.
 
-M is the graph Laplacian and d_i the degree of agent i:
+With M the graph Laplacian and d_i the degree of agent i, the rules are:
 
 ===================  ==============================================  =========
 rule                 𝐋                                               𝐋 ⪰ 0
@@ -31,12 +31,12 @@ Rule = Literal["paper", "metropolis", "lazy-metropolis", "max-degree", "best-con
 
 
 def gossip_weights(adjacency: Csr, rule: Rule, dense_up_to: int) -> tuple[Csr, float, float]:
-    """Return 𝐋, λ₂(𝐋) and λ_min(𝐋).
+    """Compute the gossip matrix of a graph; return 𝐋, λ₂(𝐋) and λ_min(𝐋).
 
     Parameters
     ----------
     adjacency : csr_array of shape (m, m)
-        Symmetric, with ones at edges.
+        Symmetric adjacency matrix, with ones at edges.
     rule : str
         Rule that sets the weights.
     dense_up_to : int

@@ -1,4 +1,4 @@
-"""Measure how much disagreement consecutive rounds of a time-varying network leave."""
+"""Measure how much disagreement remains after consecutive rounds of a time-varying network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepca._util.typing import Array, Csr
 
 __all__ = ["Windows", "pair_means"]
 
-_MAX_CACHED_ENTRIES = 1 << 22  # in all cached products of one start, to limit memory
+_MAX_CACHED_ENTRIES = 1 << 22  # in all cached products with the same first round, to limit memory
 
 
 class Windows:
@@ -34,19 +34,20 @@ class Windows:
         self._most = min(max(_MAX_CACHED_ENTRIES // (m * m), 2), 16)
 
     def remaining(self, start: int, K: int) -> float:
-        """Return the largest disagreement that rounds start … start + K − 1 leave, relative to the one before.
+        """Bound the disagreement after rounds start … start + K − 1, relative to the initial one.
 
-        It is ``‖P − y1ᵀ/m‖ / min y`` for the product P of their weights, with ``y = P1``.
+        With P the product of their weights and ``y = P1``, the bound is ``‖P − y1ᵀ/m‖ / min y``, or 1 if y is not
+        positive. If rounds do not preserve the sum, it is ``‖(I − 11ᵀ/m)P‖``.
         """
         product = self._product(start, K)
-        if not self._preserves_sum:  # the agents can still agree, on a value other than the mean
+        if not self._preserves_sum:  # the agents can still agree, but on a value other than the mean
             return float(np.linalg.norm(product - product.mean(axis=0), 2))
         y = product.sum(axis=1)
         return float(np.linalg.norm(product - y[:, None] / self._m, 2) / y.min()) if y.min() > 0.0 else 1.0
 
     def _product(self, start: int, K: int) -> Array:
-        # a search for K asks for many products, so each extends the longest known one; entries are replaced and never
-        # modified, since agents in threads share them
+        # the search for K needs many products, so each extends the longest one that is cached; cached tuples are
+        # replaced, never modified, since agents in threads share them
         kept = self._products.get(start, ())
         known = max((one for one in kept if one[0] <= K), key=lambda one: one[0], default=(0, np.eye(self._m)))
         rounds, product = known
@@ -59,7 +60,7 @@ class Windows:
 
 
 def pair_means(partner: npt.NDArray[np.int64]) -> Csr:
-    """Return weights that average every agent with its partner, which is the agent itself if it is not paired."""
+    """Return weights that average every agent with its partner; an unpaired agent is its own partner."""
     m = partner.size
     agents = np.arange(m)
     paired = partner != agents

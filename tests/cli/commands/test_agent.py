@@ -1,4 +1,4 @@
-"""``deepca agent run``: real processes over the loopback interface, and the messages of the command."""
+"""Test ``deepca agent run``: real processes over the loopback interface, and the messages of the command."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_three_agents_end_with_the_same_model(trial: Trial) -> None:
     trial.model("north").unlink()
     code, out, err = ended(trial.start("north", "--deadline", "100s"))
     assert code == 0, err
-    assert "had finished before" in out
+    assert "already finished" in out
     assert digest(trial.model("north")) == before
 
 

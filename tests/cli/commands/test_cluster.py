@@ -1,4 +1,4 @@
-"""``deepca cluster up`` and ``deepca demo --real``: one process per site, none of which is left running."""
+"""Test ``deepca cluster up`` and ``deepca demo --real``: one process per site, and none is left running."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from deepca.cli.app import app
 from deepca.data.readers import open_source
 from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.sites.admin import trial_network as cluster
-from deepca.sites.admin.trial_agent import Sight
-from deepca.sites.admin.trial_network import TrialOutcome, run_cluster
-from deepca.sites.admin.trial_setup import Share, deal, describe
+from deepca.sites.admin.trial_agent import AgentSnapshot
+from deepca.sites.admin.trial_network import TrialOutcome, run_trial
+from deepca.sites.admin.trial_setup import Share, allocate_rows, trial_network
 
 pytestmark = pytest.mark.xdist_group("real")
 
@@ -74,7 +74,7 @@ def test_one_file_is_split_over_agents(tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["site-1", "site-2", "site-3"]
 
 
-def test_one_file_per_agent_and_kits_that_are_kept(tmp_path: Path) -> None:
+def test_each_agent_may_have_its_own_file_and_kits_can_be_kept(tmp_path: Path) -> None:
     north = write_csv(tmp_path / "north.csv", X[:80])
     south = write_csv(tmp_path / "South Hall.csv", X[80:, ::-1], NAMES[::-1])  # other columns first
     out = tmp_path / "models"
@@ -100,7 +100,7 @@ def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_demo_with_real_processes() -> None:
+def test_the_demo_runs_with_real_processes() -> None:
     printed = json.loads(run("demo", "--real", "--agents", 3, "--json").stdout)
     assert printed["tan_theta"] <= 1e-10
     assert printed["model_files"] == 3
@@ -140,7 +140,7 @@ def test_sigterm_ends_all_children(tmp_path: Path) -> None:
 
 
 def children_below(folder: Path) -> list[int]:
-    """Return the processes of agents whose site.toml lies in a folder."""
+    """Return the running processes of agents whose site.toml is in a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -177,14 +177,14 @@ def acting(text: str) -> Callable[[Path, Path], list[str]]:
 def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **options: Any) -> TrialOutcome:
     watch = options.pop("watch", lambda sights: None)
     shares = [Share(f"s{j}", folder / "rows.npy", 5) for j in range(n)]
-    network = describe(shares, **{"name": "t", "components": 1, "topology_name": "ring", **options})
-    return run_cluster(shares, network, folder, deadline=deadline, watch=watch, command=acting(text))
+    network = trial_network(shares, **{"name": "t", "components": 1, "topology_name": "ring", **options})
+    return run_trial(shares, network, folder, deadline=deadline, watch=watch, command=acting(text))
 
 
 def test_agents_are_observed_while_they_run(tmp_path: Path) -> None:
-    seen: list[Sight] = []
+    seen: list[AgentSnapshot] = []
 
-    def watch(sights: Sequence[Sight]) -> None:
+    def watch(sights: Sequence[AgentSnapshot]) -> None:
         seen.extend(sights)
         if all(sight.iteration == 7 for sight in sights):
             (tmp_path / "seen").touch()
@@ -196,7 +196,7 @@ def test_agents_are_observed_while_they_run(tmp_path: Path) -> None:
     assert any(sight.iteration == 7 and sight.text == "epoch 1" for sight in seen)
 
 
-def test_different_model_files_are_an_error(tmp_path: Path) -> None:
+def test_differing_model_files_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(NetworkError) as error:
         play(tmp_path, '(place / "model.npz").write_bytes(me.encode())')
     assert type(error.value) is NetworkError
@@ -236,7 +236,7 @@ wait_for("grace is over")
 """
     failed: list[float] = []  # when
 
-    def watch(sights: Sequence[Sight]) -> None:
+    def watch(sights: Sequence[AgentSnapshot]) -> None:
         if all(sight.state == "running" for sight in sights):
             (tmp_path / "all run").touch()
         if sights[0].code is not None:
@@ -250,7 +250,7 @@ wait_for("grace is over")
     assert done.code == 2
 
 
-def test_the_exit_code_of_an_agent_that_is_left_out(tmp_path: Path) -> None:
+def test_the_exit_code_is_4_if_an_agent_is_left_out(tmp_path: Path) -> None:
     text = '(place / "model.npz").write_bytes(b"m"); sys.exit(4 if me == "s2" else 0)'
     assert play(tmp_path, text).code == 4
 
@@ -277,7 +277,7 @@ if me == "s1" and not marker.exists():
 
 
 def test_an_interruption_stops_all_agents(tmp_path: Path) -> None:
-    def stop(sights: Sequence[Sight]) -> None:
+    def stop(sights: Sequence[AgentSnapshot]) -> None:
         raise KeyboardInterrupt
 
     began = time.monotonic()
@@ -292,7 +292,7 @@ def test_an_interruption_stops_all_agents(tmp_path: Path) -> None:
 def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("0 1:1.5 3:2\n0 2:1\n", encoding="utf-8")
     (tmp_path / "b.svm").write_text("0 1:1 5:4\n", encoding="utf-8")
-    shares = deal([tmp_path / "a.svm", tmp_path / "b.svm"], None, tmp_path / "kits")
+    shares = allocate_rows([tmp_path / "a.svm", tmp_path / "b.svm"], None, tmp_path / "kits")
     held = [open_source(share.data) for share in shares]
     assert [(source.n, source.d, source.is_sparse) for source in held] == [(2, 5, True), (1, 5, True)]
     assert [share.site for share in shares] == ["a", "b"]
@@ -301,20 +301,20 @@ def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:
 def test_file_names_that_cannot_be_sites_are_replaced(tmp_path: Path) -> None:
     for name in ("kits.npy", "b.npy"):
         np.save(tmp_path / name, X[:5])
-    shares = deal([tmp_path / "kits.npy", tmp_path / "b.npy"], None, tmp_path / "kits")
+    shares = allocate_rows([tmp_path / "kits.npy", tmp_path / "b.npy"], None, tmp_path / "kits")
     assert [share.site for share in shares] == ["site-1", "site-2"]
     assert shares[0].data == tmp_path / "kits.npy"
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[:5])
     file, out = tmp_path / "a.npy", tmp_path / "out"
     with pytest.raises(DataError):
-        deal([file, file], None, tmp_path / "kits")
+        allocate_rows([file, file], None, tmp_path / "kits")
     with pytest.raises(InvalidInput, match="9"):
-        deal([file], 9, tmp_path / "kits")
+        allocate_rows([file], 9, tmp_path / "kits")
     with pytest.raises(InvalidInput):
-        deal([file], 0, tmp_path / "kits")
+        allocate_rows([file], 0, tmp_path / "kits")
     for words, printed in (
         (("-k", "many", "-o", out), "--components many"),
         (("-k", 2, "-o", file), f"--out {file}"),

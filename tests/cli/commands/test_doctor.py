@@ -1,4 +1,4 @@
-"""``deepca doctor``: a failing case of every check, with its verdict, its facts and who must act."""
+"""Test ``deepca doctor`` with a failing case of every check: its verdict, its facts, and who must act."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from typer.testing import CliRunner
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
-from deepca._util.logs import EventHandler, listening
+from deepca._util.logs import EventHandler, attached
 from deepca.cli.app import app
 from deepca.sites.admin import doctor, site_checks
 from deepca.sites.admin.doctor import examine
 from deepca.sites.admin.findings import Finding
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.admin.reachability import Heard, Knock, knock
+from deepca.sites.admin.reachability import AddressProbe, AgentReport, probe_address
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import load_key, new_key, write_key
-from deepca.sites.protocol.fingerprints import run_of
+from deepca.sites.protocol.fingerprints import network_digest
 from deepca.sites.runtime.agent import run_agent
 
 pytestmark = pytest.mark.xdist_group("real")
@@ -92,13 +92,13 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
     (folder / file).write_text(text.replace(old, new), encoding="utf-8")
 
 
-def wrong(finding: Finding, fact: str, who: str) -> None:
-    """Check a finding of something wrong: a fact in its text, and who must act."""
+def assert_wrong(finding: Finding, fact: str, who: str) -> None:
+    """Check that a finding is wrong, states a fact, and names who must act."""
     assert (finding.verdict, fact in finding.text, who in finding.who) == ("wrong", True, True), finding
 
 
-def warned(finding: Finding, fact: str, who: str) -> None:
-    """Check a warning: a fact in its text, and who must act."""
+def assert_warned(finding: Finding, fact: str, who: str) -> None:
+    """Check that a finding is a warning, states a fact, and names who must act."""
     assert (finding.verdict, fact in finding.text, who in finding.who) == ("warning", True, True), finding
 
 
@@ -114,7 +114,7 @@ def test_missing_neighbours_are_a_warning(north: Path) -> None:
     assert not list(north.glob("state*"))
 
 
-def test_exit_codes_and_json(north: Path, tmp_path: Path) -> None:
+def test_findings_set_the_exit_code_and_can_be_printed_as_json(north: Path, tmp_path: Path) -> None:
     (north / "rows.npy").unlink()
     (north / "site.pem").unlink()
     done = CliRunner().invoke(app, ["doctor", str(north), "--json"])
@@ -130,22 +130,22 @@ def test_exit_codes_and_json(north: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- files and rows
 
 
-def test_an_unknown_site_name(north: Path) -> None:
+def test_an_unknown_site_name_is_wrong(north: Path) -> None:
     edit(north, "site.toml", 'site = "north"', 'site = "nort"')
-    wrong(find(north, "site.toml"), "north", "this site")
+    assert_wrong(find(north, "site.toml"), "north", "this site")
 
 
-def test_a_bad_value_in_the_network_file(north: Path) -> None:
+def test_the_author_of_the_network_file_must_correct_a_bad_value(north: Path) -> None:
     edit(north, "network.toml", "components = 2", 'components = "two"')
-    wrong(find(north, "site.toml"), "components", "the author of network.toml")
+    assert_wrong(find(north, "site.toml"), "components", "the author of network.toml")
 
 
-def test_missing_data(north: Path) -> None:
+def test_a_missing_data_file_is_wrong(north: Path) -> None:
     (north / "rows.npy").unlink()
-    wrong(find(north, "data"), "rows.npy", "this site")
+    assert_wrong(find(north, "data"), "rows.npy", "this site")
 
 
-def test_columns_are_checked(north: Path) -> None:
+def test_names_and_number_of_columns_are_checked(north: Path) -> None:
     pytest.importorskip("pyarrow")
     (north / "rows.csv").write_text("a,b,c\n1,2,3\n4,5,7\n", encoding="utf-8")
     edit(north, "site.toml", "rows.npy", "rows.csv")
@@ -154,46 +154,46 @@ def test_columns_are_checked(north: Path) -> None:
     assert [one.verdict for one in (*examine_rows(north),)] == ["wrong"]
     (north / "rows.svm").write_text("0 1:1.5 3:2\n0 2:1\n", encoding="utf-8")
     edit(north, "site.toml", "rows.csv", "rows.svm")
-    warned(find(north, "columns"), "3", "this site")
+    assert_warned(find(north, "columns"), "3", "this site")
 
 
-def test_rows_that_cannot_be_read(north: Path) -> None:
+def test_rows_that_cannot_be_read_are_wrong(north: Path) -> None:
     pytest.importorskip("pyarrow")
     (north / "rows.csv").write_text("a,b,c\n" + "1,2,3\n" * 5 + "1,none,3\n", encoding="utf-8")
     edit(north, "site.toml", "rows.npy", "rows.csv")
     [*_, found] = [one for one in examine_rows(north) if one.verdict == "wrong"]
-    wrong(found, "none", "this site")
+    assert_wrong(found, "none", "this site")
 
 
 def test_missing_values_are_located(north: Path) -> None:
     rows = X.copy()
     rows[7, 2] = rows[9, 0] = np.nan
     np.save(north / "rows.npy", rows)
-    wrong(find(north, "rows"), "row 7, column 2", "this site")
+    assert_wrong(find(north, "rows"), "row 7, column 2", "this site")
 
 
-def test_more_components_than_columns(north: Path) -> None:
+def test_more_components_than_columns_are_wrong(north: Path) -> None:
     edit(north, "network.toml", "components = 2", "components = 6")
-    wrong(find(north, "components"), "components = 6", "the author of network.toml")
+    assert_wrong(find(north, "components"), "components = 6", "the author of network.toml")
 
 
-def test_a_model_that_cannot_be_written(north: Path) -> None:
+def test_a_model_path_that_cannot_be_written_is_wrong(north: Path) -> None:
     (north / "file").write_text("", encoding="utf-8")
     edit(north, "site.toml", '"model.npz"', '"file/model.npz"')
-    wrong(find(north, "model"), "file", "this site")
+    assert_wrong(find(north, "model"), "file", "this site")
     edit(north, "site.toml", '"file/model.npz"', '"m.npz"')
     (north / "m.npz").mkdir()
-    wrong(find(north, "model"), "m.npz", "this site")
+    assert_wrong(find(north, "model"), "m.npz", "this site")
 
 
-def test_checkpoints_that_cannot_be_written(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_folder_that_cannot_be_used_is_wrong(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = shutil.disk_usage(north)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room._replace(free=1000))
-    wrong(find(north, "checkpoints"), "1 kB", "this site")
+    assert_wrong(find(north, "checkpoints"), "1 kB", "this site")
     (north / "state").write_text("", encoding="utf-8")
-    wrong(find(north, "checkpoints"), "state", "this site")
+    assert_wrong(find(north, "checkpoints"), "state", "this site")
     edit(north, "site.toml", "checkpoints = true", "checkpoints = false")
-    warned(find(north, "checkpoints"), "checkpoints = false", "this site")
+    assert_warned(find(north, "checkpoints"), "checkpoints = false", "this site")
 
 
 # ------------------------------------------------------------------------------------------------------ certificates
@@ -202,75 +202,77 @@ def test_checkpoints_that_cannot_be_written(north: Path, monkeypatch: pytest.Mon
 def issue(kits: Path, site: str, *, days: int = 365, now: datetime = NOW, key: Any = None, authority: str = "") -> None:
     """Replace the certificate and the key of a site."""
     key = key or new_key()
-    keeper = Authority.load(kits / (authority or "authority"))
-    signed = keeper.sign(request(site, "trial", key), days, now=now)
+    operator = Authority.load(kits / (authority or "authority"))
+    signed = operator.sign(request(site, "trial", key), days, now=now)
     write_key(kits / site / "site.key", key)
     (kits / site / "site.pem").write_bytes(pem(signed))
 
 
 def day(days: int) -> str:
-    """Return the date so many days from now; certificates are dated back five minutes."""
+    """Return the date ``days`` days from now; certificates are backdated by five minutes."""
     return f"{NOW + timedelta(days=days, minutes=-5 if days == 60 else 0):%Y-%m-%d}"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions")
-def test_a_key_that_others_can_read(north: Path) -> None:
+def test_a_key_that_others_can_read_is_wrong(north: Path) -> None:
     (north / "site.key").chmod(0o644)
-    wrong(find(north, "key"), "chmod 600", "this site")
+    assert_wrong(find(north, "key"), "chmod 600", "this site")
 
 
-def test_the_certificate_of_the_authority(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_certificate_of_the_authority_must_be_readable_and_valid(
+    north: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=3640))
-    warned(find(north, "authority"), day(3650), "authority")
+    assert_warned(find(north, "authority"), day(3650), "authority")
     monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=4000))
-    wrong(find(north, "authority"), day(3650), "authority")
+    assert_wrong(find(north, "authority"), day(3650), "authority")
     (north / "authority.pem").write_text("nothing", encoding="utf-8")
-    wrong(find(north, "authority"), "authority.pem", "authority")
+    assert_wrong(find(north, "authority"), "authority.pem", "authority")
 
 
-def test_a_damaged_list_of_revoked_certificates(north: Path) -> None:
+def test_a_damaged_revocation_list_is_wrong(north: Path) -> None:
     (north / "revoked.pem").write_text("nothing", encoding="utf-8")
-    wrong(find(north, "revoked list"), "revoked.pem", "authority")
+    assert_wrong(find(north, "revoked list"), "revoked.pem", "authority")
 
 
-def test_the_validity_of_the_certificate(kits: Path, north: Path) -> None:
+def test_the_certificate_of_the_site_must_be_valid_now(kits: Path, north: Path) -> None:
     issue(kits, "north", days=20)
-    warned(find(north, "certificate"), "deepca join", "this site")
+    assert_warned(find(north, "certificate"), "deepca join", "this site")
     issue(kits, "north", days=20, now=NOW - timedelta(days=60))
-    wrong(find(north, "certificate"), day(-40), "authority")
+    assert_wrong(find(north, "certificate"), day(-40), "authority")
     issue(kits, "north", now=NOW + timedelta(days=60))
-    wrong(find(north, "certificate"), day(60), "clock")
+    assert_wrong(find(north, "certificate"), day(60), "clock")
 
 
-def test_certificates_that_do_not_belong_to_the_site(kits: Path, north: Path) -> None:
+def test_a_certificate_that_does_not_belong_to_the_site_is_wrong(kits: Path, north: Path) -> None:
     old = load_key(north / "site.key")
     issue(kits, "north")
     write_key(north / "site.key", old)
-    wrong(find(north, "certificate"), "site.key", "this site")
+    assert_wrong(find(north, "certificate"), "site.key", "this site")
     for file in ("site.pem", "site.key"):
         shutil.copy(kits / "south" / file, north / file)
-    wrong(find(north, "certificate"), "south", "this site")
+    assert_wrong(find(north, "certificate"), "south", "this site")
     Authority.create(kits / "strangers", "trial")
     issue(kits, "north", authority="strangers")
-    wrong(find(north, "certificate"), "authority", "authority")
+    assert_wrong(find(north, "certificate"), "authority", "authority")
 
 
-def test_a_revoked_certificate(kits: Path, north: Path) -> None:
+def test_a_revoked_certificate_is_wrong(kits: Path, north: Path) -> None:
     Authority.load(kits / "authority").revoke("north")
     shutil.copy(kits / "authority" / "revoked.pem", north)
     assert "number 2" in find(north, "revoked list").text
-    wrong(find(north, "certificate"), "revoked", "authority")
+    assert_wrong(find(north, "certificate"), "revoked", "authority")
 
 
 def test_plaintext_is_a_warning(north: Path) -> None:
     with (north / "site.toml").open("a", encoding="utf-8") as file:
         file.write("plaintext = true\n")
-    warned(find(north, "certificate"), "plaintext", "this site")
+    assert_warned(find(north, "certificate"), "plaintext", "this site")
 
 
 def test_neighbours_are_not_checked_without_a_certificate(north: Path) -> None:
     (north / "site.pem").unlink()
-    warned(find(north, "neighbours"), "certificate", "this site")
+    assert_warned(find(north, "neighbours"), "certificate", "this site")
 
 
 # ------------------------------------------------------------------------------------------------------- connections
@@ -282,7 +284,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def door(port: int, answer: Callable[[socket.socket], None]) -> Iterator[None]:
+def listen_at(port: int, answer: Callable[[socket.socket], None]) -> Iterator[None]:
     """Listen at a port, and answer each connection."""
     with socket.create_server(("127.0.0.1", port)) as listener:
 
@@ -306,7 +308,7 @@ def door(port: int, answer: Callable[[socket.socket], None]) -> Iterator[None]:
 
 
 def secured(folder: Path, *, alpn: bool = True, old: bool = False, trusts: Path | None = None) -> Any:
-    """Return an answer with TLS and the certificate in a folder, then like an agent."""
+    """Return a function that answers a connection with TLS and the certificate in a folder, as an agent does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "site.pem", folder / "site.key")
     if alpn:
@@ -331,43 +333,43 @@ def address_of(folder: Path, site: str) -> Place:
     return Place(host, int(port))
 
 
-def test_the_port_of_the_site(kits: Path, north: Path) -> None:
+def test_the_port_of_the_site_must_be_free_or_used_by_its_own_agent(kits: Path, north: Path) -> None:
     port = address_of(north, "north").port
     assert find(north, "port").verdict == "ok"
-    with door(port, lambda connection: None):
-        wrong(find(north, "port"), str(port), "this site")
-    with door(port, secured(kits / "south")):
-        wrong(find(north, "port"), str(port), "this site")
-    with door(port, secured(kits / "north")):
+    with listen_at(port, lambda connection: None):
+        assert_wrong(find(north, "port"), str(port), "this site")
+    with listen_at(port, secured(kits / "south")):
+        assert_wrong(find(north, "port"), str(port), "this site")
+    with listen_at(port, secured(kits / "north")):
         found = find(north, "port")
         assert (found.verdict, "agent of this site" in found.text) == ("ok", True)
         assert find(north, "agents").verdict == "ok"
     edit(north, "site.toml", '# listen = "0.0.0.0:7400"', 'listen = "203.0.113.7:7400"')
-    wrong(find(north, "port"), "203.0.113.7", "this site")
+    assert_wrong(find(north, "port"), "203.0.113.7", "this site")
 
 
-def test_a_site_without_a_port(north: Path) -> None:
+def test_a_site_without_an_address_needs_no_port(north: Path) -> None:
     edit(north, "network.toml", f'address = "127.0.0.1:{address_of(north, "north").port}"\n', "")
     assert find(north, "port").verdict == "ok"
     assert find(north, "agents").verdict == "ok"
 
 
-def test_an_unknown_host(north: Path) -> None:
+def test_an_unknown_host_of_a_neighbour_is_wrong(north: Path) -> None:
     edit(north, "network.toml", f"127.0.0.1:{address_of(north, 'south').port}", "south.invalid:7400")
-    wrong(find(north, "south"), "south.invalid", "network")
+    assert_wrong(find(north, "south"), "south.invalid", "network")
 
 
-def test_a_neighbour_that_does_not_listen(north: Path, kits: Path) -> None:
-    warned(find(north, "south"), str(address_of(north, "south").port), "south")
+def test_a_neighbour_that_does_not_listen_is_a_warning(north: Path, kits: Path) -> None:
+    assert_warned(find(north, "south"), str(address_of(north, "south").port), "south")
     assert find(kits / "south", "north").verdict == "ok"  # north connects to south, and need not be reached
 
 
-def test_an_unreachable_neighbour(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_neighbour_is_wrong(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
         raise TimeoutError
 
     monkeypatch.setattr(socket, "create_connection", lost)
-    wrong(find(north, "south"), "firewall", "network")
+    assert_wrong(find(north, "south"), "firewall", "network")
 
 
 @pytest.mark.parametrize(
@@ -378,69 +380,71 @@ def test_an_unreachable_neighbour(north: Path, monkeypatch: pytest.MonkeyPatch) 
         (lambda connection: time.sleep(2), "127.0.0.1"),
     ],
 )
-def test_a_program_that_is_not_an_agent(north: Path, answer: Callable[[socket.socket], None], text: str) -> None:
-    with door(address_of(north, "south").port, answer):
-        wrong(find(north, "south"), text, "south")
+def test_another_program_at_the_address_of_a_neighbour_is_wrong(
+    north: Path, answer: Callable[[socket.socket], None], text: str
+) -> None:
+    with listen_at(address_of(north, "south").port, answer):
+        assert_wrong(find(north, "south"), text, "south")
 
 
-def test_unsuitable_tls(kits: Path, north: Path) -> None:
+def test_a_neighbour_without_tls_1_3_or_http_2_is_wrong(kits: Path, north: Path) -> None:
     port = address_of(north, "south").port
-    with door(port, secured(kits / "south", old=True)):
-        wrong(find(north, "south"), "TLS 1.3", "south")
-    with door(port, secured(kits / "south", alpn=False)):
-        wrong(find(north, "south"), "agent", "south")
+    with listen_at(port, secured(kits / "south", old=True)):
+        assert_wrong(find(north, "south"), "TLS 1.3", "south")
+    with listen_at(port, secured(kits / "south", alpn=False)):
+        assert_wrong(find(north, "south"), "agent", "south")
 
 
-def test_certificates_of_neighbours(kits: Path, north: Path) -> None:
+def test_the_certificate_of_a_neighbour_must_be_valid_and_its_own(kits: Path, north: Path) -> None:
     port = address_of(north, "south").port
-    with door(port, secured(kits / "south")):
+    with listen_at(port, secured(kits / "south")):
         assert find(north, "south").verdict == "ok"
-    with door(port, secured(kits / "north")):
-        wrong(find(north, "south"), "north", "address")
+    with listen_at(port, secured(kits / "north")):
+        assert_wrong(find(north, "south"), "north", "address")
     issue(kits, "south", days=20)
-    with door(port, secured(kits / "south")):
-        warned(find(north, "south"), "certificate", "south")
+    with listen_at(port, secured(kits / "south")):
+        assert_warned(find(north, "south"), "certificate", "south")
     issue(kits, "south", days=20, now=NOW - timedelta(days=60))
-    with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), day(-40), "south")
+    with listen_at(port, secured(kits / "south")):
+        assert_wrong(find(north, "south"), day(-40), "south")
     issue(kits, "south", now=NOW + timedelta(days=60))
-    with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), day(60), "clock")
+    with listen_at(port, secured(kits / "south")):
+        assert_wrong(find(north, "south"), day(60), "clock")
     Authority.load(kits / "authority").revoke("south")
     shutil.copy(kits / "authority" / "revoked.pem", north)
     issue_again = Authority.create(kits / "strangers", "trial")
-    with door(port, secured(kits / "south")):
+    with listen_at(port, secured(kits / "south")):
         assert find(north, "south").verdict == "wrong"
     issue(kits, "south", authority="strangers")
-    with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), "authority", "authority")
+    with listen_at(port, secured(kits / "south")):
+        assert_wrong(find(north, "south"), "authority", "authority")
     assert issue_again.network == "trial"
 
 
-def test_a_revoked_neighbour(kits: Path, north: Path) -> None:
+def test_a_revoked_neighbour_is_wrong(kits: Path, north: Path) -> None:
     Authority.load(kits / "authority").revoke("south")
     shutil.copy(kits / "authority" / "revoked.pem", north)
-    with door(address_of(north, "south").port, secured(kits / "south")):
-        wrong(find(north, "south"), "revoked", "south")
+    with listen_at(address_of(north, "south").port, secured(kits / "south")):
+        assert_wrong(find(north, "south"), "revoked", "south")
 
 
-def test_a_neighbour_that_refuses_our_certificate(kits: Path, north: Path) -> None:
+def test_a_neighbour_that_refuses_our_certificate_is_wrong(kits: Path, north: Path) -> None:
     Authority.create(kits / "strangers", "trial")
     answer = secured(kits / "south", trusts=kits / "strangers" / "authority.pem")
-    with door(address_of(north, "south").port, answer):
-        wrong(find(north, "south"), "certificate", "authority.pem")
+    with listen_at(address_of(north, "south").port, answer):
+        assert_wrong(find(north, "south"), "certificate", "authority.pem")
 
 
-def test_an_interrupted_renewal(kits: Path, north: Path) -> None:
-    """The key of the certificate still has its temporary name."""
+def test_the_new_key_of_an_interrupted_renewal_is_used(kits: Path, north: Path) -> None:
+    """The new key still has its temporary name, while the certificate is already installed."""
     old = load_key(north / "site.key")
     issue(kits, "north")
     (north / "site.key").rename(north / "site.key.new")
     write_key(north / "site.key", old)
     site = read_site(north)
-    with door(address_of(north, "south").port, secured(kits / "south", trusts=north / "authority.pem")):
+    with listen_at(address_of(north, "south").port, secured(kits / "south", trusts=north / "authority.pem")):
         place = address_of(north, "south")
-        assert knock(f"{place.host}:{place.port}", "south", site, Identity.load(site)).stage == "open"
+        assert probe_address(f"{place.host}:{place.port}", "south", site, Identity.load(site)).stage == "open"
 
 
 # ------------------------------------------------------------------------------------------------------------ agents
@@ -458,7 +462,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            with listening(EventHandler(lambda site, event, *_: self.events.append(event), self.site.site)):
+            with attached(EventHandler(lambda site, event, *_: self.events.append(event), self.site.site)):
                 self.content = run_agent(self.site, ready=lambda _: self._up.set()).content
         except Exception as error:
             self.error = str(error)
@@ -477,14 +481,14 @@ def findings(folder: Path) -> dict[str, Finding]:
     return {finding.check: finding for finding in examine(folder, seconds=10.0)}
 
 
-def hurry(folder: Path, deadline: float) -> None:
-    """Shorten the deadline of an agent that is not meant to finish."""
+def shorten_deadline(folder: Path, deadline: float) -> None:
+    """Shorten the deadline of an agent whose run is not meant to finish."""
     write_site(folder / "site.toml", folder.name, "rows.npy", deadline=deadline)
 
 
 @pytest.mark.parametrize(("here", "there"), [("north", "south"), ("south", "north")])
 def test_an_examination_does_not_disturb_a_run(kits: Path, here: str, there: str) -> None:
-    """Examine twice, from either side of the connection; then the run succeeds."""
+    """After two examinations, from either side of the connection, the run succeeds."""
     with Running(kits / there) as neighbour:
         for _ in range(2):
             found = findings(kits / here)
@@ -498,45 +502,45 @@ def test_an_examination_does_not_disturb_a_run(kits: Path, here: str, there: str
     assert not {"regroup", "differs", "refused"} & {*neighbour.events, *agent.events}
 
 
-def test_different_settings(kits: Path, north: Path) -> None:
-    hurry(kits / "south", 12.0)
+def test_different_settings_of_two_sites_are_wrong(kits: Path, north: Path) -> None:
+    shorten_deadline(kits / "south", 12.0)
     edit(north, "network.toml", "scale = false", "scale = true")
     np.save(north / "rows.npy", X[:, :4])
     with Running(kits / "south") as neighbour:
         found = findings(north)["agreement"]
-    wrong(found, "4 here, 5 there", "south")
+    assert_wrong(found, "4 here, 5 there", "south")
     assert "differs" not in neighbour.events  # it keeps waiting
     assert "deadline" in neighbour.error
 
 
-def test_a_different_run(kits: Path, north: Path) -> None:
-    hurry(kits / "south", 8.0)
+def test_a_different_run_name_is_wrong(kits: Path, north: Path) -> None:
+    shorten_deadline(kits / "south", 8.0)
     edit(north, "network.toml", 'run = "1"', 'run = "2"')
     with Running(kits / "south"):
-        wrong(findings(north)["agreement"], "run", "south")
+        assert_wrong(findings(north)["agreement"], "run", "south")
 
 
-def test_an_agent_that_refuses_us(kits: Path, north: Path) -> None:
+def test_the_reason_of_an_agent_that_refuses_us_is_reported(kits: Path, north: Path) -> None:
     """Only the neighbour knows that our certificate is revoked."""
-    hurry(kits / "south", 8.0)
+    shorten_deadline(kits / "south", 8.0)
     Authority.load(kits / "authority").revoke("north")
     shutil.copy(kits / "authority" / "revoked.pem", kits / "south")
     with Running(kits / "south"):
-        wrong(findings(north)["south's agent"], "revoked", "south")
+        assert_wrong(findings(north)["south's agent"], "revoked", "south")
 
 
-def test_an_agent_that_does_not_connect(kits: Path) -> None:
-    warned(find(kits / "south", "north's agent"), "0.2 s", "network")
+def test_an_agent_that_does_not_connect_is_a_warning(kits: Path) -> None:
+    assert_warned(find(kits / "south", "north's agent"), "0.2 s", "network")
 
 
-def test_an_agent_that_does_not_answer(kits: Path, north: Path) -> None:
-    with door(address_of(north, "south").port, secured(kits / "south")):
-        warned(find(north, "south's agent"), "agent", "south")
+def test_an_agent_that_does_not_answer_is_a_warning(kits: Path, north: Path) -> None:
+    with listen_at(address_of(north, "south").port, secured(kits / "south")):
+        assert_warned(find(north, "south's agent"), "agent", "south")
 
 
 def test_settings_are_not_compared_during_a_run(kits: Path, north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = Heard(stream=True, skew=0.0, same_run=True, knows_us=True)
-    monkeypatch.setattr(doctor, "overhear", lambda *_: {1: heard})
+    heard = AgentReport(stream=True, skew=0.0, same_network=True, knows_us=True)
+    monkeypatch.setattr(doctor, "query_agents", lambda *_: {1: heard})
     found = find(north, "south's agent")
     assert found.verdict == "ok"
     assert heard.complete
@@ -585,28 +589,28 @@ def test_an_examination_is_not_mistaken_for_a_restarted_agent(kits: Path, north:
 def test_clocks_are_compared(north: Path) -> None:
     site = read_site(north)
     three = replace(site, network=replace(site.network, sites=(*site.network.sites, SiteEntry("west", "127.0.0.1:7"))))
-    [found] = doctor.compare_clocks(three, {1: Heard(skew=-400.0), 2: Heard(skew=-401.0)})
-    wrong(found, "401 s", "this site")
-    [found] = doctor.compare_clocks(three, {1: Heard(skew=0.2), 2: Heard(skew=9.0)})
-    warned(found, "9 s", "west")
-    assert not list(doctor.compare_clocks(three, {1: Heard()}))
+    [found] = doctor.compare_clocks(three, {1: AgentReport(skew=-400.0), 2: AgentReport(skew=-401.0)})
+    assert_wrong(found, "401 s", "this site")
+    [found] = doctor.compare_clocks(three, {1: AgentReport(skew=0.2), 2: AgentReport(skew=9.0)})
+    assert_warned(found, "9 s", "west")
+    assert not list(doctor.compare_clocks(three, {1: AgentReport()}))
 
 
-def test_different_columns(north: Path) -> None:
+def test_different_columns_of_two_sites_are_wrong(north: Path) -> None:
     site = read_site(north)
     one, two, other = b"aaaa", b"bbbb", b"cccc"
     for mine, theirs, printed in (
         (one + two, two + one, "order"),
         (one + two, one + other, "column 2 is 'weight' here"),
     ):
-        heard = {1: Heard(fingerprints={1: {"columns": theirs}})}
+        heard = {1: AgentReport(fingerprints={1: {"columns": theirs}})}
         [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)
-        wrong(found, printed, "south")
+        assert_wrong(found, printed, "south")
 
 
 def test_every_failure_to_connect_names_who_must_act() -> None:
     for stage in ("name", "refused", "unreachable", "silent", "tls", "certificate", "welcome"):
-        text, who = doctor.explain_closed_door("south", Knock(stage, "so it is"))
+        text, who = doctor.explain_failed_connection("south", AddressProbe(stage, "so it is"))
         assert "so it is" in text
         assert who
-    assert len(run_of(NetworkFile("t", (SiteEntry("a"),), 1))) == 32
+    assert len(network_digest(NetworkFile("t", (SiteEntry("a"),), 1))) == 32

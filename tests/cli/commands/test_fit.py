@@ -1,4 +1,4 @@
-"""``deepca fit``, ``transform``, ``inspect`` and ``sample`` on files, run as a user runs them."""
+"""Test ``deepca fit``, ``transform``, ``inspect`` and ``sample`` on files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def assert_same(model: deepca.Model, pooled: PCA) -> None:
 
 
 @pytest.mark.parametrize("topology", ["ring", "star", "erdos-renyi:0.7", "complete"])
-def test_one_file_per_agent(sites: list[Path], tmp_path: Path, topology: str) -> None:
+def test_one_file_per_agent_gives_the_pooled_components(sites: list[Path], tmp_path: Path, topology: str) -> None:
     out = tmp_path / "model.npz"
     done = run("fit", *sites, "-k", 3, "--label-column", "class", "--topology", topology, "-o", out)
     assert done.exit_code == 0, done.output
@@ -95,7 +95,7 @@ def test_scaling_agrees_with_the_standard_scaler(sites: list[Path], tmp_path: Pa
         (("-k", "2", "--algorithm", "deepca", "--rounds", "9"), 2),
     ],
 )
-def test_options_of_the_result(tmp_path: Path, option: tuple[str, ...], k: int) -> None:
+def test_options_determine_the_components(tmp_path: Path, option: tuple[str, ...], k: int) -> None:
     np.save(tmp_path / "all.npy", X)
     done = run("fit", tmp_path / "all.npy", "--agents", 7, *option, "-o", tmp_path / "m.npz")
     assert done.exit_code == 0, done.output
@@ -112,8 +112,8 @@ def test_options_of_the_result(tmp_path: Path, option: tuple[str, ...], k: int) 
         np.testing.assert_allclose(model.transform(X).std(axis=0, ddof=1), 1.0, rtol=1e-9)
 
 
-def test_rows_of_several_files_are_reassigned_to_agents(sites: list[Path], tmp_path: Path) -> None:
-    """Equal shares across files and agents named by a column give the same model."""
+def test_rows_of_several_files_can_be_reassigned_to_agents(sites: list[Path], tmp_path: Path) -> None:
+    """Equal shares of all files, and agents named by a column, give the same model."""
     for option in (("--agents", "11", "--label-column", "class"), ("--agent-column", "class")):
         done = run("fit", *sites, "-k", 3, *option, "-o", tmp_path / "m.npz")
         assert done.exit_code == 0, done.output
@@ -122,7 +122,7 @@ def test_rows_of_several_files_are_reassigned_to_agents(sites: list[Path], tmp_p
         assert model.about["agents"] == (3 if option[1] == "class" else 11)
 
 
-def test_different_formats_together(tmp_path: Path) -> None:
+def test_files_of_different_formats_can_be_combined(tmp_path: Path) -> None:
     """CSV and Parquet with columns in another order; svmlight files without entries in the last columns."""
     order = np.random.default_rng(0).permutation(13)
     first = write_csv(tmp_path / "a.csv", NAMES, X[:60].tolist())
@@ -156,7 +156,7 @@ def test_single_precision_is_kept(tmp_path: Path) -> None:
     assert np.load(tmp_path / "s.npy").dtype == np.float32
 
 
-def test_json_and_quiet_output(sites: list[Path], tmp_path: Path) -> None:
+def test_json_is_complete_and_quiet_prints_nothing(sites: list[Path], tmp_path: Path) -> None:
     done = run("fit", *sites, "-k", 2, "--label-column", "class", "-o", tmp_path / "m.npz", "--json")
     printed: dict[str, Any] = json.loads(done.stdout)
     assert printed["status"]["ok"]
@@ -223,10 +223,10 @@ def test_bad_values_are_located(tmp_path: Path) -> None:
     rows: list[list[object]] = X[50:].tolist()
     rows[7][4] = ""
     missing = write_csv(tmp_path / "missing.csv", NAMES, rows)
-    assert_refused(run("fit", good, missing, "-k", 2, "-o", out), "missing.csv", "7", "'c4'")
+    assert_refused(run("fit", good, missing, "-k", 2, "-o", out), "missing.csv, line 9, column 'c4'")
     rows[7][4] = "unknown"
     text = write_csv(tmp_path / "text.csv", NAMES, rows)
-    assert_refused(run("fit", good, text, "-k", 2, "-o", out), "text.csv", "7", "'c4'", "unknown")
+    assert_refused(run("fit", good, text, "-k", 2, "-o", out), "text.csv, line 9, column 'c4'", "unknown")
     other = write_csv(tmp_path / "other.csv", [*NAMES[:-1], "mood"], X[50:].tolist())
     assert_refused(run("fit", good, other, "-k", 2, "-o", out), "other.csv", "'c12'", "'mood'")
     flat = X[50:].copy()
@@ -305,7 +305,7 @@ def test_scores_agree_with_scikit_learn(sites: list[Path], model: Path, tmp_path
     np.testing.assert_allclose(found, wanted, atol=1e-7)
 
 
-def test_columns_that_differ_from_the_model(model: Path, tmp_path: Path) -> None:
+def test_transform_reorders_columns_and_refuses_other_ones(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.npy"
     turned = write_csv(tmp_path / "turned.csv", NAMES[::-1], X[:5, ::-1].tolist())
     assert run("transform", model, turned, "-o", out).exit_code == 0
@@ -416,7 +416,7 @@ def test_inputs_are_not_overwritten(model: Path, sites: list[Path], tmp_path: Pa
 
 
 def test_svmlight_files_agree_on_their_first_column(tmp_path: Path) -> None:
-    """Only one file has an entry in column 0; the model records it for files that have none."""
+    """Only one file has an entry in column 0; the model records this for files that have none."""
     rng = np.random.default_rng(3)
     D = rng.standard_normal((200, 12)) * np.linspace(4, 1, 12) * (rng.random((200, 12)) < 0.6)
     D[100:, 0] = 0.0

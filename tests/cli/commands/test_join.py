@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("cryptography")
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.cli.app import app
-from deepca.cli.passphrase import VARIABLE
+from deepca.cli.passphrase import PASSPHRASE_VARIABLE
 from deepca.errors import EnrolmentError
 from deepca.sites.config.network_file import EXAMPLE
 from deepca.sites.config.site_file import read_site
@@ -44,8 +44,8 @@ def run_json(*words: str | int | Path, secret: str | None = None) -> Any:
 
 
 def _invoke(words: Sequence[str | int | Path], code: int, typed: str | None, secret: str | None) -> tuple[str, str]:
-    """Return everything printed, and what was printed on standard output."""
-    env = {"COLUMNS": "250", VARIABLE: secret}
+    """Return all output, and standard output alone."""
+    env = {"COLUMNS": "250", PASSPHRASE_VARIABLE: secret}
     done = CliRunner().invoke(app, [str(word) for word in words], input=typed, env=env)
     assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
@@ -68,12 +68,12 @@ def out(network: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that there is a terminal."""
+    """Act as if there were a terminal."""
     for module in ("commands.join", "passphrase"):
-        monkeypatch.setattr(f"deepca.cli.{module}.terminal", lambda: True)
+        monkeypatch.setattr(f"deepca.cli.{module}.is_interactive", lambda: True)
 
 
-def keeper(out: Path, site: str = "north") -> tuple[str | Path, ...]:
+def at_authority(out: Path, site: str = "north") -> tuple[str | Path, ...]:
     return ("join", "--sign", out / site / "request.csr", "--authority", out / "authority")
 
 
@@ -92,52 +92,52 @@ def nothing_signed(out: Path, site: str = "north") -> bool:
 
 def test_nothing_is_signed_without_a_confirmed_fingerprint(out: Path) -> None:
     asked = run_json("join", out / "north")
-    run(*keeper(out), code=2)
+    run(*at_authority(out), code=2)
     assert nothing_signed(out)
     groups = " ".join(asked["fingerprint"][i : i + 4] for i in range(0, 64, 4))
-    assert groups in run("join", out / "north")  # the site and the keeper see the same
-    assert groups in run(*keeper(out), code=2)
+    assert groups in run("join", out / "north")  # the site and the operator see the same
+    assert groups in run(*at_authority(out), code=2)
 
 
 def test_a_wrong_fingerprint_is_refused(out: Path) -> None:
     asked = run_json("join", out / "north")["fingerprint"]
     other = fingerprint(new_key())
     for wrong in (other, asked[:32], asked[:-1], asked + "0", "", "x" * 64):
-        run(*keeper(out), "--fingerprint", wrong, code=2)
+        run(*at_authority(out), "--fingerprint", wrong, code=2)
         assert nothing_signed(out)
     spoken = ":".join(asked[i : i + 2] for i in range(0, 64, 2)).upper()
-    assert run_json(*keeper(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
+    assert run_json(*at_authority(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
 
 
 def test_a_swapped_request_is_refused(out: Path) -> None:
-    """The request is replaced by one of the same site with another key."""
+    """The request is replaced by another request of the same site, with another key."""
     asked = run_json("join", out / "north")["fingerprint"]
     swapped = new_key()
     (out / "north" / "request.csr").write_bytes(pem(request("north", NET, swapped)))
-    run(*keeper(out), "--fingerprint", asked, code=2)
+    run(*at_authority(out), "--fingerprint", asked, code=2)
     assert nothing_signed(out)
     with raises(EnrolmentError, reason="fingerprint", site="north", fingerprint=fingerprint(swapped)):
         sign_request(out / "north" / "request.csr", out / "authority", expected=asked)
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_keeper_confirms_on_a_terminal(out: Path) -> None:
+def test_the_operator_confirms_on_a_terminal(out: Path) -> None:
     asked = run_json("join", out / "north")["fingerprint"]
     for answer in ("n\n", "\n", "maybe\nn\n"):
-        printed = run(*keeper(out), typed=answer, code=2)
+        printed = run(*at_authority(out), typed=answer, code=2)
         assert asked[:4] in printed
         assert nothing_signed(out)
-    run(*keeper(out), typed="y\n")
+    run(*at_authority(out), typed="y\n")
     assert [one.key for one in read_issued(out / "authority")] == [asked]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
-def test_the_question_appears_on_a_real_terminal(out: Path) -> None:
+def test_the_question_is_asked_on_a_real_terminal(out: Path) -> None:
     import pty
 
     run("join", out / "north")
     mine, theirs = pty.openpty()
-    words = [sys.executable, "-m", "deepca", *map(str, keeper(out)), "--json"]
+    words = [sys.executable, "-m", "deepca", *map(str, at_authority(out)), "--json"]
     process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.write(mine, b"y\n")
     shown, asked = process.communicate(timeout=60)
@@ -153,7 +153,7 @@ def test_the_question_appears_on_a_real_terminal(out: Path) -> None:
 
 def joined(out: Path, site: str = "north") -> str:
     """Give a site its certificate, and return the fingerprint of its next request."""
-    run(*keeper(out, site), "--fingerprint", run_json("join", out / site)["fingerprint"])
+    run(*at_authority(out, site), "--fingerprint", run_json("join", out / site)["fingerprint"])
     run("join", out / site, "--certificate", out / site / f"{site}.pem")
     return str(run_json("join", out / site, "--renew")["fingerprint"])
 
@@ -161,35 +161,35 @@ def joined(out: Path, site: str = "north") -> str:
 def test_a_second_certificate_must_be_requested(out: Path) -> None:
     again = joined(out)
     (first,) = read_issued(out / "authority")
-    run(*keeper(out), "--fingerprint", again, code=2)
+    run(*at_authority(out), "--fingerprint", again, code=2)
     assert read_issued(out / "authority") == (first,)
     found = examine_request(out / "north" / "request.csr", out / "authority")
     assert found.valid == (first,)
     with raises(EnrolmentError, reason="certificate exists", site="north"):
         sign_request(out / "north" / "request.csr", out / "authority", expected=again)
-    renewal = (*keeper(out), "--fingerprint", again, "--renew")
+    renewal = (*at_authority(out), "--fingerprint", again, "--renew")
     warned = subprocess.run([sys.executable, "-m", "deepca", *map(str, renewal), "--json"], capture_output=True)
-    assert first.serial.encode() in warned.stderr  # the keeper is warned in any case
+    assert first.serial.encode() in warned.stderr  # the operator is warned in any case
     assert json.loads(warned.stdout)["also_valid"] == [first.serial]
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_keeper_confirms_a_second_certificate_on_a_terminal(out: Path) -> None:
+def test_the_operator_confirms_a_second_certificate_on_a_terminal(out: Path) -> None:
     run("join", out / "north")
-    run(*keeper(out), typed="y\n")
+    run(*at_authority(out), typed="y\n")
     run("join", out / "north", "--certificate", out / "north" / "north.pem")
     run("join", out / "north", "--renew")
     for answers in ("n\n", "y\nn\n", "y\n\n"):
-        run(*keeper(out), typed=answers, code=2)
+        run(*at_authority(out), typed=answers, code=2)
     (first,) = read_issued(out / "authority")
-    assert first.serial in run(*keeper(out), typed="y\ny\n")
+    assert first.serial in run(*at_authority(out), typed="y\ny\n")
     assert len(read_issued(out / "authority")) == 2
 
 
 def test_a_revoked_site_may_request_again(out: Path) -> None:
     again = joined(out)
     run("join", "--revoke", "north", "--authority", out / "authority")
-    assert run_json(*keeper(out), "--fingerprint", again)["also_valid"] == []
+    assert run_json(*at_authority(out), "--fingerprint", again)["also_valid"] == []
 
 
 # --------------------------------------------------------------------------------------------------------------- ledger
@@ -199,7 +199,7 @@ def test_every_signature_is_recorded(out: Path) -> None:
     path = out / "authority" / LEDGER
     before = path.read_bytes()
     again = joined(out)
-    run(*keeper(out), "--fingerprint", again, "--renew", "--days", 20)
+    run(*at_authority(out), "--fingerprint", again, "--renew", "--days", 20)
     assert path.read_bytes().startswith(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     issued = read_issued(out / "authority")
@@ -255,7 +255,7 @@ def test_an_encrypted_key_needs_its_passphrase(protected: Path) -> None:
 
 
 def test_signing_and_revoking_need_the_passphrase(protected: Path, tmp_path: Path) -> None:
-    words = (*keeper(protected), "--fingerprint", run_json("join", protected / "north")["fingerprint"])
+    words = (*at_authority(protected), "--fingerprint", run_json("join", protected / "north")["fingerprint"])
     authority = ("--authority", protected / "authority")
     run(*words, code=2)
     run(*words, code=2, secret="wrong")
@@ -279,9 +279,9 @@ def test_the_passphrase_is_asked_for_on_a_terminal(network: Path, tmp_path: Path
     run("init", network, "--out", out, "--passphrase", typed=f"{SECRET}\nanother\n{SECRET}\n{SECRET}\n")
     assert is_encrypted(out / "authority" / "authority.key")
     run("join", out / "north")
-    run(*keeper(out), typed="y\nwrong\n", code=2)
+    run(*at_authority(out), typed="y\nwrong\n", code=2)
     assert nothing_signed(out)
-    run(*keeper(out), typed=f"y\n{SECRET}\n")
+    run(*at_authority(out), typed=f"y\n{SECRET}\n")
     assert "Passphrase" not in run("join", out / "north", "--certificate", out / "north" / "north.pem")
 
 
@@ -292,7 +292,7 @@ def test_unsuitable_passphrases_are_refused(network: Path, tmp_path: Path) -> No
     run("init", network, "--out", out, code=2, secret="")
     run("init", network, "--out", out, "--passphrase-file", tmp_path / "none", code=2)
     long = tmp_path / "long"
-    write_whole(long, b"x" * 1024, mode=0o600)  # more than OpenSSL accepts
+    write_atomic(long, b"x" * 1024, mode=0o600)  # more than OpenSSL accepts
     run("init", network, "--out", out, "--passphrase-file", long, code=2)
     assert not out.exists()
 
@@ -310,7 +310,7 @@ def test_a_passphrase_does_not_apply_to_keys_of_trial_kits(network: Path, tmp_pa
     assert Identity.load(read_site(tmp_path / "t" / "north")).list_number == 1
 
 
-def test_json_tells_whether_there_is_a_passphrase(network: Path, tmp_path: Path) -> None:
+def test_json_states_whether_the_key_has_a_passphrase(network: Path, tmp_path: Path) -> None:
     assert run_json("init", network, "--out", tmp_path / "with", secret=SECRET)["passphrase"]
     assert not run_json("init", network, "--out", tmp_path / "without")["passphrase"]
 

@@ -1,4 +1,4 @@
-"""``deepca plan``, run as a user runs it."""
+"""Test ``deepca plan``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_table_agrees_with_the_function() -> None:
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_the_table_fits_the_terminal(columns: int) -> None:
-    """Show the largest numbers without cutting anything off."""
+    """Even the largest numbers are shown in full."""
     done = _run(
         "--topology", "ring:30", "--dim", "60000", "-k", "3", "--latency", "2s", "--bandwidth", "9kbit", columns=columns
     )
@@ -131,7 +131,7 @@ def test_a_process_prints_nothing_but_json(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- the spectrum
 
 
-def test_eigenvalues_from_a_file(tmp_path: Path) -> None:
+def test_eigenvalues_are_read_from_a_file(tmp_path: Path) -> None:
     values = 0.5 ** np.arange(8.0)
     (tmp_path / "values.txt").write_text("\n".join(map(str, values[::-1])))
     found = _json("--topology", "ring:6", "-k", "2", *LINK, "--eigenvalues", str(tmp_path / "values.txt"))
@@ -143,7 +143,7 @@ def test_eigenvalues_from_a_file(tmp_path: Path) -> None:
     assert more["spectrum"] == "8 from values.txt, 22 more continued geometrically"
 
 
-def test_eigenvalues_of_a_probe(tmp_path: Path) -> None:
+def test_eigenvalues_are_computed_from_a_probe(tmp_path: Path) -> None:
     X = load_wine().data
     np.save(tmp_path / "wine.npy", X)
     found = _json("--topology", "ring:6", "-k", "2", *LINK, "--probe", str(tmp_path / "wine.npy"))
@@ -158,7 +158,7 @@ def test_eigenvalues_of_a_probe(tmp_path: Path) -> None:
     assert {one["method"]: one["total"]["rounds"] for one in scaled["predictions"]} != counted
 
 
-def test_a_probe_with_a_label_column(tmp_path: Path) -> None:
+def test_the_label_column_of_a_probe_is_excluded(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{a},{b},{c},site" for a, b, c in rng.standard_normal((40, 3)) * [3.0, 2.0, 1.0]]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,where", *rows]))
@@ -205,7 +205,7 @@ def test_a_dimension_that_contradicts_the_probe_is_refused(tmp_path: Path) -> No
 
 
 def test_without_a_recommendation_the_exit_code_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FEWEST_ITERATIONS", 16), ("MOST_ITERATIONS", 16), ("HOPELESS_ITERATIONS", 0)):
+    for name, value in (("MIN_REHEARSED_ITERATIONS", 16), ("MAX_REHEARSED_ITERATIONS", 16), ("MAX_ITERATIONS", 0)):
         monkeypatch.setattr(rehearsal, name, value)
     done = _run("--topology", "ring:6", "--dim", "60", "-k", "20", *LINK, "--unreliable", "--quiet")
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""``deepca topology``, run as a user runs it."""
+"""Test ``deepca topology``."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_table_is_complete() -> None:
     assert "Links" not in done.stdout
 
 
-def test_edges_lists_every_link_once() -> None:
+def test_the_option_edges_lists_every_link_once() -> None:
     done = _run("erdos-renyi:0.4:12", "--edges")
     listed = {(int(i), int(j)) for i, j in re.findall(r"(\d+) – (\d+)", done.stdout)}
     net = tp.erdos_renyi(12, 0.4, seed=0)
@@ -267,7 +267,7 @@ def test_agents_are_drawn_apart_from_each_other(name: str, m: int) -> None:
     assert between.min() > 0.008 * np.ptp(at, axis=0).max()
 
 
-def test_shapes_look_like_their_names() -> None:
+def test_drawn_shapes_look_like_their_names() -> None:
     ring = network_plots.layout(tp.ring(8))
     np.testing.assert_allclose(np.linalg.norm(ring, axis=1), 1.0)
     star = network_plots.layout(tp.star(8))
@@ -306,7 +306,7 @@ def test_names_and_rules_are_completed() -> None:
 @pytest.mark.parametrize(
     ("words", "offered"), [("topology hyp", ["hypercube"]), ("topology ring --rule la", ["lazy-metropolis"])]
 )
-def test_shell_completion(words: str, offered: list[str]) -> None:
+def test_the_shell_completes_names_and_rules(words: str, offered: list[str]) -> None:
     environment = {
         "_DEEPCA_COMPLETE": "complete_bash",
         "COMP_WORDS": f"deepca {words}",

@@ -1,4 +1,4 @@
-"""Log of an agent: lines that can be parsed, repetitions that are counted, and failures that never stop an agent."""
+"""Test the log of an agent: its lines can be parsed, repetitions are counted, and failures do not stop the agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepca._util.logs import EventLogger, listening
+from deepca._util.logs import EventLogger, attached
 from deepca.cli.view.log import AgentLog, plain, text_of
 from deepca.errors import InvalidInput
 from tests.support.errors import raises
@@ -66,7 +66,7 @@ def test_only_events_of_the_site_are_written() -> None:
     streams = {name: io.StringIO() for name in ("north", "south")}
     logs = {name: AgentLog(stream, "json", site=name) for name, stream in streams.items()}
     logger = logging.getLogger("deepca.sites.somewhere")
-    with listening(logs["north"]), listening(logs["south"]):
+    with attached(logs["north"]), attached(logs["south"]):
         for name in ("north", "south", "west"):
             EventLogger(logger, name).info(f"100 % of {name}", event="found", facts={"site": "east"})
         logger.warning("a record like any other")
@@ -80,7 +80,7 @@ def test_only_events_of_the_site_are_written() -> None:
 def test_the_level_of_the_logger_is_restored() -> None:
     logger, logs = logging.getLogger("deepca"), [AgentLog(None) for _ in range(2)]
     before = logger.level, list(logger.handlers)
-    first, second = map(listening, logs)
+    first, second = map(attached, logs)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

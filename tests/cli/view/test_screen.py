@@ -1,4 +1,4 @@
-"""What an agent is doing, in words and on the terminal."""
+"""Test how the state of an agent is described in words and shown on the terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deepca._util.logs import EventHandler, EventLogger, listening
+from deepca._util.logs import EventHandler, EventLogger, attached
 from deepca.algorithms.base import State
-from deepca.cli.view.screen import Screen, picture
+from deepca.cli.view.screen import Screen, render_screen
 from deepca.network.traffic import Traffic
 from deepca.sites.config.network_file import NetworkFile, SiteEntry
 from deepca.sites.config.site_file import SiteFile
@@ -81,21 +81,21 @@ def start() -> Start:
     return Start("deepca", None, State(0, np.eye(3)[:, :1], np.eye(3)[:, :1]), 100, 1e-10)  # type: ignore[arg-type]
 
 
-def test_an_agent_that_is_starting() -> None:
+def test_an_agent_that_is_starting_says_so() -> None:
     assert Watch(site_file()).situation().doing == "starting"
 
 
 def test_missing_sites_are_named_with_the_reason() -> None:
     view = replace(VIEW, missing=("west", "east"), links=(link("south"), link("east", "down", None)))
     watch = watch_of(view, trouble="nothing listens at 127.0.0.1:7403")
-    watch.hear("found", {"site": "west"})
-    watch.hear("lost", {"site": "west"})
+    watch.on_event("found", {"site": "west"})
+    watch.on_event("lost", {"site": "west"})
     found = watch.situation()
     assert found.doing == "gathering"
     assert [wait.sites for wait in found.waits] == [("east",), ("west",)]
     assert found.waits[0].details == ("nothing listens at 127.0.0.1:7403",)
-    watch.hear("found", {"site": "west"})
-    watch.hear("lost", {"site": "south"})
+    watch.on_event("found", {"site": "west"})
+    watch.on_event("lost", {"site": "south"})
     assert "west" in watch.situation().waits[0].sites
 
 
@@ -110,7 +110,7 @@ def test_a_silent_neighbour_is_named_while_running() -> None:
     view = replace(RUNNING, links=(link("south", "silent", 12.0), link("east")))
     (wait,) = watch_of(view).situation().waits
     assert wait.sites == ("south",)
-    assert "12 s" in wait.said
+    assert "12 s" in wait.text
 
 
 def test_a_site_that_was_left_out_is_not_waited_for() -> None:
@@ -118,7 +118,7 @@ def test_a_site_that_was_left_out_is_not_waited_for() -> None:
     assert watch_of(view).situation().waits == ()
 
 
-def test_phases_of_a_run() -> None:
+def test_each_phase_of_a_run_has_its_description() -> None:
     watch = watch_of(RUNNING)
     assert watch.situation().doing == "reading rows"
     watch.begin(start())
@@ -127,11 +127,11 @@ def test_phases_of_a_run() -> None:
     assert (found.doing, found.iteration, found.change, found.disagreement) == ("iterating", 1, 0.1, 0.05)
     watch.end(None)  # type: ignore[arg-type]
     assert watch.situation().doing == "agreeing on the result"
-    watch.hear("regroup", {})
+    watch.on_event("regroup", {})
     assert watch.situation().iteration is None
 
 
-def test_a_run_without_progress_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_progress_is_shown_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_of(RUNNING)
     watch.begin(start())
     watch.observe(step(1, 0.1))
@@ -160,7 +160,7 @@ def test_progress_and_waiting_are_logged(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("deepca.sites.runtime.status.SETTLED_AFTER", 0.05)
     events: list[tuple[str, str, Mapping[str, Any]]] = []
     watch = watch_of(replace(VIEW, missing=("west",)))
-    with listening(EventHandler(lambda site, *event: events.append(event), "north")):
+    with attached(EventHandler(lambda site, *event: events.append(event), "north")):
         with watch.reminding():
             end = time.monotonic() + 20.0
             while not events and time.monotonic() < end:
@@ -210,7 +210,7 @@ LINES = [line(i, f"line {i} " + "x" * 150) for i in range(20)]
 
 def shown(situation: Situation, width: int, height: int = 40, lines: Any = LINES) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, record=True)
-    console.print(picture(site_file(), situation, lines, 3723.0))
+    console.print(render_screen(site_file(), situation, lines, 3723.0))
     return console.export_text().splitlines()
 
 
@@ -223,7 +223,7 @@ def test_the_view_is_complete_at_any_width(width: int) -> None:
         "north of three-hospitals · run 1",
         "1:02:03",
         "iterating · epoch 2 with 3 of 4 sites",
-        "iteration 1234 · change 3e-05 · between sites 2e-05",
+        "iteration 1234 · change 3e-05 · disagreement 2e-05",
         "waiting for west: unreachable for 12 s",
         "south: silent for 3.0 s",
         "sent 1.23 MB · received 7.65 MB",
@@ -257,17 +257,17 @@ def test_the_view_is_removed_and_warnings_can_be_kept() -> None:
     console = Console(file=file, force_terminal=True, width=80, height=24)
     screen = Screen(site_file(), lambda: BUSY, console)
     events = EventLogger(logging.getLogger("deepca.sites"), "north")
-    with screen, listening(screen.log):
+    with screen, attached(screen.log):
         events.warning("west cannot be reached", event="lost")
         events.info("iteration 1", event="progress")
         events.info("epoch 3", event="epoch")
     assert [vars(record)["event"] for record in screen.lines] == ["lost", "epoch"]
     assert "iterating" in file.getvalue()
     before = len(file.getvalue())
-    screen.leave()
+    screen.print_last_problems()
     assert "west cannot be reached" in file.getvalue()[before:]
     assert "epoch 3" not in file.getvalue()[before:]
 
 
-def test_units_of_time_spans() -> None:
+def test_time_spans_have_suitable_units() -> None:
     assert [span(s) for s in (0.25, 12.3, 300.0, 9000.0)] == ["0.2 s", "12 s", "5 min", "2.5 h"]

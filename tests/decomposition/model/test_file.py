@@ -1,4 +1,4 @@
-"""Model files: they round-trip, numpy alone can read them, and damaged ones are refused."""
+"""Test model files: they are restored exactly, can be read by numpy alone, and are refused if damaged."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def damaged(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_round_trip(name: str, tmp_path: Path) -> None:
-    """Every field of every kind of model survives, and saving again gives the same bytes."""
+def test_models_are_restored_exactly(name: str, tmp_path: Path) -> None:
+    """Saving the restored model gives the same bytes again."""
     model = MODELS[name]()
     model.save(tmp_path / "model.npz")
     again = load(tmp_path / "model.npz")
@@ -118,8 +118,8 @@ def test_models_round_trip(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_derived_numbers_round_trip(name: str, tmp_path: Path) -> None:
-    """Ratios, singular values and noise follow from stored fields."""
+def test_derived_numbers_are_restored_exactly(name: str, tmp_path: Path) -> None:
+    """Ratios, singular values and noise are computed from stored fields."""
     model = MODELS[name]()
     model.save(tmp_path / "model.npz")
     again = load(tmp_path / "model.npz")
@@ -130,15 +130,15 @@ def test_derived_numbers_round_trip(name: str, tmp_path: Path) -> None:
 
 
 def test_the_same_fit_gives_the_same_bytes(tmp_path: Path) -> None:
-    """The file contains no time, no path, and nothing random."""
+    """The file contains no time, no path and no random number."""
     first, second = tmp_path / "a.npz", tmp_path / "elsewhere" / "b.npz"
     fitted(scale=True).model_.save(first)
     fitted(scale=True).model_.save(second)  # creates the directory
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_saving_replaces_the_whole_file(tmp_path: Path) -> None:
-    """Nothing of the old file remains, no other files appear, and everybody may read it."""
+def test_saving_replaces_an_existing_file(tmp_path: Path) -> None:
+    """No other files appear, and the file may be read by all users."""
     path = tmp_path / "model.npz"
     path.write_bytes(b"x" * 100_000)
     fitted().model_.save(path)
@@ -148,14 +148,14 @@ def test_saving_replaces_the_whole_file(tmp_path: Path) -> None:
 
 
 def test_the_name_need_not_end_in_npz(tmp_path: Path) -> None:
-    """The model is saved under exactly the given name."""
+    """The model is saved under the given name, without a suffix added."""
     fitted().model_.save(tmp_path / "model")
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     assert_same(load(tmp_path / "model"), fitted().model_)
 
 
-def test_numpy_alone_reads_the_file(good: tuple[Path, bytes, Model]) -> None:
-    """It does so as documented in the module, without pickle; the components are those of scikit-learn."""
+def test_numpy_alone_can_read_the_file(good: tuple[Path, bytes, Model]) -> None:
+    """The file is read as documented in the module, without pickle; its components are those of scikit-learn."""
     path, _, _ = good
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
@@ -175,15 +175,15 @@ def test_numpy_alone_reads_the_file(good: tuple[Path, bytes, Model]) -> None:
     close(scores, pca.transform(scaler.transform(ROWS)), atol=1e-8)
 
 
-def test_optional_arrays_are_left_out(tmp_path: Path) -> None:
-    """Without scale and names, the file has no such members."""
+def test_absent_optional_arrays_are_not_stored(tmp_path: Path) -> None:
+    """Without scale and column names, the file has no members for these."""
     fitted().model_.save(tmp_path / "model.npz")
     with np.load(tmp_path / "model.npz", allow_pickle=False) as file:
         assert set(file.files) == {"components", "mean", "explained_variance", "about"}
 
 
-def test_json_in_the_file_is_strict(tmp_path: Path) -> None:
-    """Readers in other languages do not accept Infinity."""
+def test_the_json_in_the_file_is_strict(tmp_path: Path) -> None:
+    """Parsers in other languages do not accept Infinity."""
     MODELS["infinities"]().save(tmp_path / "model.npz")
     with np.load(tmp_path / "model.npz", allow_pickle=False) as file:
         text = str(file["about"])
@@ -202,7 +202,7 @@ def test_json_in_the_file_is_strict(tmp_path: Path) -> None:
 def test_a_loaded_model_gives_the_scores_of_the_estimator(
     dtype: type, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Transform and inverse_transform agree for dense and sparse rows, bitwise for dense ones."""
+    """``transform`` and ``inverse_transform`` agree for dense and sparse rows, bitwise for dense ones."""
     pca = fitted(dtype=dtype, **settings)
     pca.model_.save(tmp_path / "model.npz")
     model = load(tmp_path / "model.npz")
@@ -239,25 +239,24 @@ def test_units_that_are_denormal_in_float32_are_stored_in_float64() -> None:
     [ROWS[:, :4], np.hstack([ROWS, ROWS]), ROWS[0], np.zeros((2, 5, 1)), sparse.csr_array(ROWS[:, :4]), 3.0],
     ids=["narrow", "wide", "one row", "three axes", "narrow csr", "a number"],
 )
-def test_rows_of_another_width(rows: Any) -> None:
+def test_rows_of_another_width_are_rejected(rows: Any) -> None:
     shape = () if isinstance(rows, float) else tuple(rows.shape)
     with raises(DataError, parameter="X", value=shape):
         fitted().model_.transform(rows)
 
 
 @pytest.mark.parametrize("scores", [np.zeros((3, 3)), np.zeros(2), np.zeros((1, 2, 1))])
-def test_scores_of_another_width(scores: Any) -> None:
+def test_scores_of_another_width_are_rejected(scores: Any) -> None:
     with raises(DataError, parameter="scores", value=scores.shape):
         fitted().model_.inverse_transform(scores)
 
 
-def test_an_empty_block_of_rows() -> None:
-    """Without rows there are no scores."""
+def test_a_block_without_rows_has_no_scores() -> None:
     assert fitted().model_.transform(np.empty((0, 5))).shape == (0, 2)
 
 
 def test_a_loaded_model_converts_to_scikit_learn(tmp_path: Path) -> None:
-    """It becomes a PCA, or a pipeline if columns are scaled."""
+    """The model becomes a PCA, or a pipeline if columns are scaled."""
     fitted(whiten=True).model_.save(tmp_path / "plain.npz")
     theirs = PCA(2, svd_solver="full", whiten=True).fit(ROWS)
     close(load(tmp_path / "plain.npz").to_sklearn().transform(ROWS), theirs.transform(ROWS), atol=1e-8)
@@ -302,8 +301,8 @@ def refused(path: Path) -> ModelError:
     return caught.value
 
 
-def test_a_newer_file(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """It has its own type of error, even if nothing else in the file can be understood."""
+def test_a_file_of_a_newer_version_is_refused(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+    """The error has its own type, even if nothing else in the file can be understood."""
     newer = craft(tmp_path / "newer.npz", good[1], about=lambda about: {**about, "format": FORMAT + 1})
     with raises(NewerModelError, file=str(newer), value=FORMAT + 1):
         load(newer)
@@ -363,7 +362,7 @@ ABOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("name", ABOUT)
 def test_invalid_metadata_is_refused(name: str, good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """Even with a correct checksum; the error names the file, and is never a KeyError."""
+    """The checksum is correct; the error names the file and is never a KeyError."""
     refused(craft(tmp_path / "crafted.npz", good[1], about=ABOUT[name]))
 
 
@@ -389,11 +388,13 @@ ARRAYS: dict[str, Callable[[Arrays], Any]] = {
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_invalid_arrays_are_refused(name: str, good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """They are detected when the file is read, not when it is used."""
+    """Invalid arrays are detected when the file is read, not when the model is used."""
     refused(craft(tmp_path / "crafted.npz", good[1], arrays=ARRAYS[name]))
 
 
-def test_components_that_do_not_match_the_certificate(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+def test_components_that_do_not_match_the_certificate_are_refused(
+    good: tuple[Path, bytes, Model], tmp_path: Path
+) -> None:
     """The checksum is correct, but the certificate is of other components."""
     error = refused(
         craft(tmp_path / "m.npz", good[1], arrays=lambda arrays: {**arrays, "components": arrays["components"][::-1]})
@@ -401,7 +402,7 @@ def test_components_that_do_not_match_the_certificate(good: tuple[Path, bytes, M
     assert error.parameter == "certificate"
 
 
-def test_an_array_that_does_not_match_the_checksum(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+def test_an_array_that_does_not_match_the_checksum_is_refused(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
     with np.load(good[0], allow_pickle=False) as file:
         content = {name: file[name] for name in file.files}
     content["mean"] = content["mean"] + 1.0
@@ -410,7 +411,7 @@ def test_an_array_that_does_not_match_the_checksum(good: tuple[Path, bytes, Mode
 
 
 def test_deeply_nested_metadata_is_refused(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """It exceeds the recursion limit of the JSON parser."""
+    """The nesting exceeds the recursion limit of the JSON parser."""
     with np.load(good[0], allow_pickle=False) as file:
         content = {name: file[name] for name in file.files}
     content["about"] = np.array(f'{str(content["about"])[:-1]}, "z": {"[" * 100_000}{"]" * 100_000}}}')
@@ -436,7 +437,7 @@ def test_a_decompression_bomb_is_not_unpacked(good: tuple[Path, bytes, Model], t
 
 
 def test_compressed_files_of_earlier_versions_are_read(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """They were written by numpy, compressed, some in Fortran order; format 1 lacks the certificate's ``parts``."""
+    """Such files were written by numpy, some in Fortran order; in format 1, certificates lack ``parts``."""
     with np.load(good[0], allow_pickle=False) as file:
         content = {name: file[name] for name in file.files}
     np.savez_compressed(tmp_path / "packed.npz", **{**content, "components": np.asfortranarray(content["components"])})
@@ -486,7 +487,7 @@ def test_other_files_are_refused(name: str, damaged: Path) -> None:
     refused(damaged)
 
 
-def test_missing_files_and_directories(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
     assert isinstance(refused(tmp_path / "none.npz").__context__, FileNotFoundError)
     assert isinstance(refused(tmp_path / "nowhere" / "none.npz").__context__, FileNotFoundError)
     assert isinstance(refused(tmp_path).__context__, IsADirectoryError)
@@ -495,7 +496,7 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_read_permission(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+def test_a_file_without_read_permission_is_refused(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
     path = tmp_path / "secret.npz"
     path.write_bytes(good[1])
     path.chmod(0)
@@ -506,7 +507,7 @@ def test_a_file_without_read_permission(good: tuple[Path, bytes, Model], tmp_pat
 
 
 def outcome(path: Path, content: bytes, model: Model) -> str:
-    """Load these bytes; return "refused", "the same", or what went wrong."""
+    """Load a file with this content; return "refused", "the same", or what went wrong."""
     path.write_bytes(content)
     try:
         found = load(path)
@@ -522,21 +523,20 @@ def outcome(path: Path, content: bytes, model: Model) -> str:
 
 
 def test_a_truncated_file_is_refused(good: tuple[Path, bytes, Model], damaged: Path) -> None:
-    """At every length."""
+    """Whatever its length."""
     _, content, model = good
     lengths = sorted({*range(0, len(content), 7), *range(64), *range(len(content) - 64, len(content))})
     assert {outcome(damaged, content[:length], model) for length in lengths} == {"refused"}
 
 
-def test_trailing_bytes(good: tuple[Path, bytes, Model], damaged: Path) -> None:
-    """They are ignored, or the file is refused."""
+def test_trailing_bytes_are_ignored_or_refused(good: tuple[Path, bytes, Model], damaged: Path) -> None:
     _, content, model = good
     for more in (b"\0", b"x" * 100, content):
         assert outcome(damaged, content + more, model) in ("refused", "the same")
 
 
 def test_a_flipped_bit_never_changes_the_model(good: tuple[Path, bytes, Model], damaged: Path) -> None:
-    """Flip one bit of every byte, and all bits of an entry of the directory: the file is refused, or unaffected."""
+    """For one bit of every byte, and all bits of a directory entry, the file is refused or the model is the same."""
     _, content, model = good
     directory = content.index(b"PK\x01\x02")
     places = {(i, i % 8) for i in range(len(content))} | {
@@ -555,7 +555,7 @@ def test_a_flipped_bit_never_changes_the_model(good: tuple[Path, bytes, Model], 
 def test_overwritten_bytes_never_change_the_model(
     good: tuple[Path, bytes, Model], damaged: Path, changes: list[tuple[float, int]]
 ) -> None:
-    """Overwrite a few bytes anywhere."""
+    """A few bytes anywhere in the file are overwritten."""
     _, content, model = good
     changed = bytearray(content)
     for where, value in changes:
@@ -565,7 +565,7 @@ def test_overwritten_bytes_never_change_the_model(
 
 @pytest.mark.parametrize("length", [0, 30, 500, 2000])
 def test_a_damaged_file_is_closed(length: int, good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
-    """The garbage collector would warn about an open handle."""
+    """The garbage collector would warn about an open file."""
     path = tmp_path / "short.npz"
     path.write_bytes(good[1][:length])
     with warnings.catch_warnings(record=True) as heard:
@@ -576,8 +576,8 @@ def test_a_damaged_file_is_closed(length: int, good: tuple[Path, bytes, Model], 
     assert not [warning for warning in heard if issubclass(warning.category, ResourceWarning)]
 
 
-def test_certificates_round_trip(tmp_path: Path) -> None:
-    """Text and numbers, including infinite ones, survive."""
+def test_certificates_are_restored_exactly(tmp_path: Path) -> None:
+    """Texts and numbers, including infinite ones, are the same."""
     for name in ("plain", "infinities"):
         model = MODELS[name]()
         model.save(tmp_path / "model.npz")
@@ -590,7 +590,6 @@ def test_certificates_round_trip(tmp_path: Path) -> None:
         assert again.certificate.worst_angle == model.certificate.worst_angle
 
 
-def test_public_names() -> None:
-    """The names used in the documentation exist."""
+def test_documented_names_exist() -> None:
     assert deepca.load is load
     assert deepca.Model is Model

@@ -1,4 +1,4 @@
-"""Decentralized spectral clustering, compared with scikit-learn's on the pooled graph."""
+"""Compare decentralized spectral clustering with scikit-learn's on the pooled graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def neighbours(name: str) -> Shared:
 
 
 @pytest.mark.parametrize("name", POINTS)
-def test_clusters_are_those_of_scikit_learn(name: str) -> None:
+def test_clusters_equal_those_of_scikit_learn(name: str) -> None:
     case, k = neighbours(name), POINTS[name][1]
     found = entries(
         ENGINES[0],
@@ -78,7 +78,7 @@ def test_centres_are_as_good_as_k_means_of_the_pooled_embedding() -> None:
     assert best.eigenpairs.proven
 
 
-def test_invalid_input_raises() -> None:
+def test_invalid_input_is_rejected() -> None:
     case = neighbours("moons")
     network = network_of(case.topology)
     for restarts in (0, 1.5):

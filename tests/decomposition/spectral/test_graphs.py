@@ -1,4 +1,4 @@
-"""Eigenvectors of graphs that agents see locally, compared with scipy; errors for invalid graphs."""
+"""Compare eigenvectors of graphs that are partitioned over agents with scipy, and check errors for invalid graphs."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_the_spectrum_of_the_gossip_matrix_is_found_by_its_agents(name: str, rul
     assert place.flood_rounds <= 2 * found.depth
 
 
-def test_highly_repeated_eigenvalues_are_found_and_only_proven_if_nothing_can_be_missed() -> None:
-    """More equal eigenvalues than columns: if all others are equal that is detected, one exception among 200 is not."""
+def test_highly_repeated_eigenvalues_are_only_proven_if_none_can_be_missed() -> None:
+    """With more equal eigenvalues than columns, a single different one among 200 cannot be excluded."""
     complete = graphs.lambda2(network_of(topology.complete(150)))
     assert (abs(complete.lambda2) <= 1e-12, complete.proven) == (True, True)
     star = graphs.lambda2(network_of(topology.star(200)))
@@ -124,7 +124,7 @@ def test_highly_repeated_eigenvalues_are_found_and_only_proven_if_nothing_can_be
 @pytest.mark.skipif(over_mpi(), reason="one agent per thread")
 @pytest.mark.parametrize("name", ["torus", "three", "star"])
 def test_an_agent_needs_only_its_own_row(name: str) -> None:
-    """Every agent has a Neighbourhood instead of the topology, which raises if asked for anything else."""
+    """Instead of the topology every agent has a Neighbourhood, which raises if asked for anything else."""
     place = NETWORKS[name]
     hub = MemoryHub(place.n_agents)
 
@@ -146,7 +146,7 @@ def test_an_agent_needs_only_its_own_row(name: str) -> None:
 
 @pytest.mark.skipif(over_mpi(), reason="one agent per thread")
 def test_a_run_with_the_computed_spectrum_matches_one_with_the_known_spectrum() -> None:
-    """DeEPCA with FastMix at agents that know their own row only: η and K are computed by the agents."""
+    """Agents that know only their own row compute η and K for DeEPCA with FastMix."""
     place, d, k = topology.erdos_renyi(10, 0.4, seed=2), 12, 2
     stack = spectrum_problem(10, d, spectrum(d, k, gap=0.5, decay=0.8), 0)
     U = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :k]
@@ -157,7 +157,7 @@ def test_a_run_with_the_computed_spectrum_matches_one_with_the_known_spectrum() 
         view = graphs.Neighbourhood.of(place, network.agent)
         here = AgentNetwork(view, network.agent, hub.transport(network.agent))
         local = graphs.local_mixing(here)
-        here = AgentNetwork(view.knowing(local.spectrum), network.agent, hub.transport(network.agent))
+        here = AgentNetwork(view.with_spectrum_of(local.spectrum), network.agent, hub.transport(network.agent))
         here.begin(0, 0, phase="run")
         method = deepca.DeEPCA(stack[network.agent], W0, here, deepca.FastMix(rounds=local.rounds))
         return deepca.solve(method, max_iter=80).W, local.rounds
@@ -175,7 +175,7 @@ def test_a_neighbourhood_knows_only_its_neighbours() -> None:
     view = graphs.Neighbourhood.of(topology.path(5), 1)
     assert view.neighbors(1) == (0, 2)
     assert np.isnan(view.lambda2)
-    for ask in (lambda: view.middle, lambda: view.paths_from(0), lambda: view.eigenvalues):
+    for ask in (lambda: view.center, lambda: view.paths_from(0), lambda: view.eigenvalues):
         with pytest.raises(TopologyError):
             ask()
     for weights in ({1: 0.5}, {9: 0.5}):  # its own neighbour; an agent beyond the largest number
@@ -201,7 +201,7 @@ def test_a_network_without_a_symmetric_matrix_has_no_lambda2() -> None:
 
 @pytest.mark.parametrize(("matrix", "which"), ENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_eigenvectors_are_those_of_the_pooled_graph(name: str, matrix: Matrix, which: graphs.Which) -> None:
+def test_eigenvectors_equal_those_of_the_pooled_graph(name: str, matrix: Matrix, which: graphs.Which) -> None:
     case = CASES[name]
     values, vectors = pooled(case.W, matrix, which)
     for k in (1, 2, 4):
@@ -236,7 +236,7 @@ def test_separate_agents_agree_with_the_simulator(name: str, matrix: Matrix) -> 
     for X in found.values():
         np.testing.assert_allclose(X, found[ENGINES[0]], atol=1e-12)
     simulated = deepca.SimulatedNetwork(case.topology)
-    whole = graphs.assembled(case.blocks, found_by(simulated, case, 3, matrix).vectors)
+    whole = graphs.gather_parts(case.blocks, found_by(simulated, case, 3, matrix).vectors)
     np.testing.assert_allclose(found[ENGINES[0]], whole, atol=1e-10)
     for kind in ENGINES:
         done = at_every_agent(
@@ -248,10 +248,10 @@ def test_separate_agents_agree_with_the_simulator(name: str, matrix: Matrix) -> 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
 @pytest.mark.parametrize(("matrix", "which"), [("laplacian", "smallest"), ("adjacency", "largest")])
 @pytest.mark.parametrize("kind", ENGINES)
-def test_weights_whose_squares_overflow_or_underflow(
+def test_results_do_not_depend_on_the_unit_of_the_weights(
     kind: str, matrix: Matrix, which: graphs.Which, scale: float
 ) -> None:
-    """Neither the answer nor its proof depends on the unit of the weights; compared with scipy at scale 1."""
+    """Squares of the weights may overflow or underflow. The reference is scipy at scale 1."""
     W = weighted(nx.erdos_renyi_graph(60, 0.2, seed=1), seed=2)
     held, results = shared(csr(W * scale), 4), []
 
@@ -280,8 +280,8 @@ def test_a_large_sparse_graph_agrees_with_eigsh() -> None:
 
 
 @pytest.mark.parametrize(("name", "k"), [("digits", 10), ("breast cancer", 4), ("wine", 3)])
-def test_graphs_of_real_data(name: str, k: int) -> None:
-    """Nearest neighbours with Gaussian weights, partitioned into every sixth point, or into regions."""
+def test_eigenvectors_of_graphs_of_real_data_are_right(name: str, k: int) -> None:
+    """The graphs connect nearest neighbours with Gaussian weights; agents have every sixth point, or a region."""
     given = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}[name]().data[:500]
     points = (given - given.mean(axis=0)) / np.maximum(given.std(axis=0), 1e-9)
     apart = kneighbors_graph(points, 12, mode="distance")
@@ -298,7 +298,7 @@ def test_graphs_of_real_data(name: str, k: int) -> None:
 
 
 def test_the_bound_includes_the_effect_of_orthonormalization_on_residuals() -> None:
-    """If the start spans all of a small space, vectors are rotated after their residuals were measured."""
+    """If the start spans a small space completely, vectors are rotated after their residuals were measured."""
     links = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 3), (2, 4), (3, 4)]
     for seed in range(60):
         W = np.zeros((5, 5))
@@ -307,11 +307,11 @@ def test_the_bound_includes_the_effect_of_orthonormalization_on_residuals() -> N
         found = graphs.graph_eigenvectors(blocks, SimulatedNetwork(place), 2, matrix="normalized", seed=seed)
         root = 1 / np.sqrt((W + W.T).astype(np.longdouble).sum(axis=1))
         truth = of_matrix(np.eye(5) - root[:, None] * (W + W.T) * root)
-        X = graphs.assembled(blocks, found.vectors)
+        X = graphs.gather_parts(blocks, found.vectors)
         assert tangent(truth.vectors[:, -2:], truth.vectors[:, :-2], X) <= found.error
 
 
-def test_repeated_eigenvalues_raise_and_their_whole_space_is_found() -> None:
+def test_repeated_eigenvalues_raise_unless_all_of_them_are_requested() -> None:
     case = shared(weighted(nx.cycle_graph(40)), 5)
     network = network_of(case.topology)
     with raises(GapError, parameter="k", value=2) as caught:
@@ -327,7 +327,7 @@ def test_repeated_eigenvalues_raise_and_their_whole_space_is_found() -> None:
     np.testing.assert_allclose(found_by(network_of(whole.topology), whole, 12).values, [0.0] + [12.0] * 11, atol=1e-12)
 
 
-def test_the_fiedler_vector_of_the_network_itself() -> None:
+def test_agents_find_the_fiedler_vector_of_their_own_network() -> None:
     place = topology.from_networkx(nx.barbell_graph(6, 3))
 
     def work(network: Network) -> Array:
@@ -353,8 +353,8 @@ def test_self_loops_count_as_in_scipy() -> None:
         np.testing.assert_allclose(found.values, values[:3], atol=1e-13)
 
 
-def test_messages_carry_boundary_nodes_only() -> None:
-    """A grid in stripes: one product sends each neighbour a row of the grid, and no inner nodes."""
+def test_messages_contain_boundary_nodes_only() -> None:
+    """Of a grid in stripes, a product sends each neighbour one row of the grid, and no inner nodes."""
     W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(12, 5)))
     case = Shared(W, *graphs.partition_graph(W, np.arange(60) // 20))
     network = deepca.SimulatedNetwork(case.topology)
@@ -374,7 +374,7 @@ def test_messages_carry_boundary_nodes_only() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", ["grid", "torus", "star", "complete", "hypercube", "two", "three"])
-def test_sums_over_a_tree_that_agents_grow(name: str, kind: str) -> None:
+def test_sums_over_a_tree_grown_by_the_agents_are_exact(name: str, kind: str) -> None:
     place = NETWORKS[name]
     x = np.random.default_rng(0).standard_normal((place.n_agents, 3))
 
@@ -414,7 +414,7 @@ def test_collect_returns_each_neighbours_array(kind: str) -> None:
     x = np.arange(24.0).reshape(6, 2, 2)
 
     def work(network: Network) -> Array:
-        got, beside = network.collect(x[network.local]), network.beside
+        got, beside = network.collect(x[network.local]), network.neighbors
         assert got.shape == (*beside.shape, 2, 2)
         full = np.zeros((*network.batch, 6, 2, 2))
         for at in np.ndindex(*beside.shape):
@@ -446,7 +446,7 @@ def tampered(case: Shared, agent: int, u: int, v: int, weight: float) -> list[gr
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("weight", [2.0, 0.0])
-def test_agents_that_disagree_on_a_weight(kind: str, weight: float) -> None:
+def test_agents_that_disagree_on_a_weight_raise(kind: str, weight: float) -> None:
     W = weighted(nx.path_graph(9))
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     blocks = tampered(case, 1, 3, 2, weight)
@@ -463,7 +463,7 @@ def test_agents_that_disagree_on_a_weight(kind: str, weight: float) -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_disconnected_graph_raises_at_every_agent(kind: str) -> None:
-    """Agents are linked, but nodes 0 … 5 and 6 … 11 are not."""
+    """The agents are connected, but nodes 0 … 5 and 6 … 11 are not."""
     graph = nx.disjoint_union(nx.path_graph(6), nx.cycle_graph(6))
     W = weighted(graph)
     blocks, place = graphs.partition_graph(W, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
@@ -478,15 +478,15 @@ def test_a_disconnected_graph_raises_at_every_agent(kind: str) -> None:
         graphs.partition_graph(W, [0] * 6 + [1] * 6)
 
 
-def test_connectivity_of_interleaved_blocks() -> None:
-    """The nodes of a path alternate between two agents, so that labels take as many rounds as it has nodes."""
+def test_connectivity_is_found_for_interleaved_blocks() -> None:
+    """The nodes of a path alternate between two agents, so that labels take as many rounds as there are nodes."""
     W = weighted(nx.path_graph(41))
     case = Shared(W, *graphs.partition_graph(W, np.arange(41) % 2))
     values, _ = pooled(W, "laplacian", "smallest")
     assert found_by(network_of(case.topology), case, 2).values[1] == pytest.approx(values[1], abs=1e-13)
 
 
-def test_an_edge_between_agents_that_are_not_linked() -> None:
+def test_an_edge_between_agents_without_a_link_is_rejected() -> None:
     W = weighted(nx.cycle_graph(9))
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     network = network_of(topology.path(3))
@@ -511,14 +511,14 @@ def test_an_edge_between_agents_that_are_not_linked() -> None:
         ([[0.0, 1.0], [1.0, 0.0]], [0.5, 1.0], DataError, {"parameter": "labels", "agent": None}),
     ],
 )
-def test_graphs_that_cannot_be_partitioned(
+def test_graphs_that_cannot_be_partitioned_are_rejected(
     W: list[list[float]], labels: list[int], error: type[Exception], facts: dict[str, object]
 ) -> None:
     with raises(error, **facts), np.errstate(invalid="ignore"):
         graphs.partition_graph(np.array(W), labels)
 
 
-def test_agents_that_disagree_on_a_small_weight() -> None:
+def test_agents_that_disagree_on_a_small_weight_raise() -> None:
     W = csr(weighted(nx.path_graph(9)) * 1e-20)
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     network = network_of(case.topology)
@@ -537,7 +537,7 @@ def test_the_given_weights_are_not_modified() -> None:
     assert W.nnz == 3
 
 
-def test_invalid_parameters_raise() -> None:
+def test_invalid_parameters_are_rejected() -> None:
     case = CASES["path"]
     network = network_of(case.topology)
     blocks = case.local(network)

@@ -1,4 +1,4 @@
-"""Errors on several ranks give one message and one exit code, end the whole job in time, and leave nothing behind."""
+"""Test that errors on ranks give one message and one exit code, and end the whole job in time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def with_value(rows: np.ndarray, value: float) -> np.ndarray:
 
 
 def make_folder(folder: Path) -> None:
-    """Write files of which some are wrong."""
+    """Write files, some of which are wrong."""
     make_shards(folder / "good")
     make_shards(folder / "columns", lambda j, rows: rows[:, :4] if j == 4 else rows)
     make_shards(folder / "rows", lambda j, rows: rows[:0] if j == 3 else rows)
@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[Command, str]] = {
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Batch]:
-    """Run all wrong commands one after the other, and then a right one."""
+    """Run all wrong commands in one job, and then a right one."""
     folder = tmp_path_factory.mktemp("wrong").resolve()
     make_folder(folder)
     (folder / "good.npz").mkdir()
@@ -140,7 +140,7 @@ def test_a_wrong_command_gives_one_message_and_exit_code_2(wrong: tuple[Path, Ba
     assert len(said.splitlines()) == 1, said
     assert re.search(WRONG[name][1], said), said
     assert all(answer.stdout == "" for answer in answers)
-    if name != "simulator":  # with which ranks do not know of each other
+    if name != "simulator":  # with the simulator, ranks do not know of each other
         assert all(answer.stderr == "" for answer in answers[1:])
     assert all(answer.written == [] for answer in answers[1:])
     assert not list(folder.rglob("model*"))
@@ -148,7 +148,7 @@ def test_a_wrong_command_gives_one_message_and_exit_code_2(wrong: tuple[Path, Ba
 
 @pytest.mark.xdist_group("mpi")
 def test_ranks_continue_after_errors(wrong: tuple[Path, Batch]) -> None:
-    """Leftovers of a failed command do not affect the next one."""
+    """A failed command does not affect the next one."""
     folder, batch = wrong
     assert [answer.code for answer in batch["right"]] == [0] * RANKS
     rows = np.concatenate([np.load(folder / "good" / f"{j}.npy") for j in range(6)])
@@ -200,7 +200,7 @@ def test_an_unexpected_error_on_one_rank_ends_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("mpi")
 def test_a_known_error_on_one_rank_ends_the_job(tmp_path: Path) -> None:
-    """The message is one line without a traceback, also if the timeout is shorter than the grace period."""
+    """The message is one line without a traceback, even if the timeout is shorter than the grace period."""
     done = failed(tmp_path, "known", 2, "--timeout", 4)
     assert_over(done, tmp_path)
     assert done.code == 2
@@ -255,7 +255,7 @@ def test_a_rank_that_does_not_answer_ends_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("mpi")
 def test_a_stopped_rank_ends_the_job(tmp_path: Path) -> None:
-    """A stopped process does not even react to a request to end."""
+    """A stopped process does not even react to SIGTERM."""
     done = failed(tmp_path, "stops", 0, "--timeout", 4, "--checkpoints", "kept", "--checkpoint-every", 1)
     assert_over(done, tmp_path, within=4.0 + WITHIN)
     assert re.search(r"error: rank [12] has waited 4 s in iteration \d+ \(\w+\) for ", done.stderr), done.said
@@ -314,7 +314,7 @@ def test_a_missing_mpi4py_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_missing_mpi_library_is_reported(tmp_path: Path) -> None:
-    """mpi4py does not include one and looks for it when it is imported."""
+    """mpi4py does not include an MPI library, and looks for one when it is imported."""
     make_shards(tmp_path / "shards")
     more = {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}
     done = run_without("", *fit("shards/*.npy"), cwd=tmp_path, more=more)

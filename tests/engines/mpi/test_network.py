@@ -1,7 +1,7 @@
-"""MpiNetwork: shares, several agents per rank, shared memory between ranks, and operations over all ranks.
+"""Test MpiNetwork: shares, several agents per rank, shared memory between ranks, and operations over all ranks.
 
-Run by ``pytest --engine mpi``, on any number of ranks. Everything is compared with numpy or with the simulator, which
-every rank runs on its own.
+Run it by ``pytest --engine mpi``, on any number of ranks. Everything is compared with numpy or with the simulator,
+which every rank runs on its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_shares_are_as_even_as_possible_by_default(more: int) -> None:
     assert held.max() - held.min() <= 1
 
 
-def test_impossible_shares_are_rejected() -> None:
+def test_impossible_shares_are_rejected_on_all_ranks() -> None:
     """Every rank raises the error before anything is sent."""
     m = RANKS + 2
     place = topology.ring(m)
@@ -152,7 +152,7 @@ def test_impossible_shares_are_rejected() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (4, 2), (3, 2, 2), (0,), (4, 0)], ids=str)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_round_is_a_product_with_the_gossip_matrix(name: str, shape: tuple[int, ...]) -> None:
-    """Arrays may have any shape, including empty ones."""
+    """Arrays may have any shape, and may be empty."""
     network = laid_out(name)
     x = numbers(network.n_agents, shape)
     y = network.gossip(x[network.local])
@@ -175,7 +175,7 @@ def test_rounds_work_on_every_graph(name: str, graph: str) -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_the_memory_order_does_not_matter(name: str) -> None:
-    """Cover columns first, swapped axes, every second number, reversed rows, and read-only arrays."""
+    """Arrays may be in column-major order, have swapped axes or other strides, and be read-only."""
     network = laid_out(name)
     m, here = network.n_agents, network.local
     x = numbers(m, (6, 4))
@@ -190,14 +190,14 @@ def test_the_memory_order_does_not_matter(name: str) -> None:
         np.testing.assert_array_equal(y, x[here])
         y.flags.writeable = False
         np.testing.assert_allclose(network.gossip(y), expected, rtol=0, atol=1e-14)
-        coded = network.gossip_coded(y, None, "float32")[0]
+        coded = network.gossip_compressed(y, None, "float32")[0]
         np.testing.assert_allclose(coded, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64])
 @pytest.mark.parametrize("name", ["one each", "uneven"])
 def test_other_dtypes_are_averaged_as_float64(name: str, kind: type[Any]) -> None:
-    """The simulator does the same."""
+    """So are they in the simulator."""
     network = laid_out(name)
     x = (10.0 * numbers(network.n_agents)).astype(kind)
     expected = SimulatedNetwork(network.topology).gossip(x)[network.local]
@@ -206,17 +206,17 @@ def test_other_dtypes_are_averaged_as_float64(name: str, kind: type[Any]) -> Non
 
 @pytest.mark.parametrize("name", FEW)
 def test_results_of_a_round_are_not_overwritten(name: str) -> None:
-    """Buffers are reused, but later rounds change neither results nor arguments."""
+    """Although buffers are reused, later rounds change neither results nor arguments."""
     network = laid_out(name)
     x = numbers(network.n_agents)[network.local]
     kept = x.copy()
     y = network.gossip(x)
     copy = y.copy()
-    coded, copies = network.gossip_coded(x, None, "float16")
+    coded, copies = network.gossip_compressed(x, None, "float16")
     copied = (coded.copy(), copies.own.copy(), *(other.copy() for other in copies.others))
     for _ in range(3):
         network.gossip(7.0 * x)
-        network.gossip_coded(x + 1.0, copies, "float16")
+        network.gossip_compressed(x + 1.0, copies, "float16")
     np.testing.assert_array_equal(x, kept)
     np.testing.assert_array_equal(y, copy)
     for now, before in zip((coded, copies.own, *copies.others), copied, strict=True):
@@ -225,7 +225,7 @@ def test_results_of_a_round_are_not_overwritten(name: str) -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_rows_may_have_many_lengths(name: str) -> None:
-    """There are more lengths than are cached, in both orders, and rows of megabytes among them."""
+    """There are more lengths than are cached, in both orders, including rows of megabytes."""
     network = laid_out(name, "ring")
     m, here = network.n_agents, network.local
     L = network.topology.gossip_sparse
@@ -241,7 +241,7 @@ def test_rows_may_have_many_lengths(name: str) -> None:
 
 
 def test_simultaneous_networks_do_not_interfere() -> None:
-    """Neither a second network over the same ranks nor other messages over their communicator interfere."""
+    """Nor do other messages over their communicator."""
     one, other = laid_out("one each", "ring"), laid_out("uneven")
     x, y = numbers(one.n_agents), numbers(other.n_agents, (3,), seed=1)
     mail, came = np.full(3, float(WORLD.rank)), np.empty(3)
@@ -259,7 +259,7 @@ def test_simultaneous_networks_do_not_interfere() -> None:
     assert (came == by).all()
 
 
-def test_parts_of_a_job_may_have_separate_networks() -> None:
+def test_groups_of_ranks_may_have_separate_networks() -> None:
     """Every second rank runs another graph at the same time."""
     part = WORLD.Split(WORLD.rank % 2, WORLD.rank)
     m = 3 * part.size + WORLD.rank % 2
@@ -287,7 +287,7 @@ def pairs(m: int, first: int = 0) -> Csr:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_each_round_may_have_its_own_weights(name: str) -> None:
-    """Cover changing pairs, directed weights, stored zeros, and no messages at all, between full rounds."""
+    """Between full rounds there are changing pairs, directed weights, stored zeros, and rounds without messages."""
     network = laid_out(name, "path")
     m, here = network.n_agents, network.local
     down = np.eye(m)
@@ -330,31 +330,31 @@ def test_invalid_weights_are_rejected_before_anything_is_sent(name: str) -> None
 @pytest.mark.parametrize("graph", ["random", "star", "complete", "path"])
 @pytest.mark.parametrize("name", FEW)
 def test_bytes_that_leave_the_rank_are_counted_once_per_neighbouring_rank(name: str, graph: str) -> None:
-    """Messages between neighbours on the same rank do not leave it, though they count as traffic."""
+    """Messages between neighbours on the same rank do not leave the rank, though they count as traffic."""
     network, shares = laid_out(name, graph), shares_of(name)
     place, rank_of = network.topology, np.repeat(np.arange(RANKS), shares)
     links = sum(len(place.neighbors(j)) for j in network.local)
     ranks = sum(len({rank_of[i] for i in place.neighbors(j)} - {WORLD.rank}) for j in network.local)
     x = numbers(place.n_agents)[network.local]
-    assert network.left_the_rank == 0
+    assert network.bytes_to_other_ranks == 0
     network.gossip(x)
-    assert network.left_the_rank == ranks * 4 * 2 * 8
+    assert network.bytes_to_other_ranks == ranks * 4 * 2 * 8
     assert (network.traffic.rounds, network.traffic.messages) == (1, links)
     assert network.traffic.bytes_sent == links * 4 * 2 * 8
-    _, copies = network.gossip_coded(x, None, "float16")
-    network.gossip_coded(x, copies, "float16")
-    assert network.left_the_rank == ranks * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)  # exponents take another row
+    _, copies = network.gossip_compressed(x, None, "float16")
+    network.gossip_compressed(x, copies, "float16")
+    assert network.bytes_to_other_ranks == ranks * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)  # exponents take another row
     assert network.traffic.bytes_sent == links * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)
-    before = network.left_the_rank
+    before = network.bytes_to_other_ranks
     network.reduce(x, "max")
     network.gossip(x, csr(np.eye(place.n_agents)))
-    assert network.left_the_rank == before
+    assert network.bytes_to_other_ranks == before
     if graph == "path":
         weights = pairs(place.n_agents)
         network.gossip(x, weights)
         partners = [j + 1 if j % 2 == 0 else j - 1 for j in network.local]
         away = [i for i in partners if i < place.n_agents and rank_of[i] != WORLD.rank]
-        assert network.left_the_rank - before == len(away) * 4 * 2 * 8
+        assert network.bytes_to_other_ranks - before == len(away) * 4 * 2 * 8
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -387,8 +387,8 @@ def test_compressed_rounds_match_the_simulator(name: str, code: Code) -> None:
     copies: Copies | None = None
     for step in range(5):
         x = numbers(m, (6, 3), seed=step) * np.array([1.0, 1e-9, 1e200])
-        expected, copies = simulated.gossip_coded(x, copies, code)
-        y, mine = network.gossip_coded(x[here], mine, code)
+        expected, copies = simulated.gossip_compressed(x, copies, code)
+        y, mine = network.gossip_compressed(x[here], mine, code)
         np.testing.assert_array_equal(mine.own, copies.own[here])
         if far:
             np.testing.assert_array_equal(mine.others[0], copies.own[far])
@@ -402,10 +402,10 @@ def test_compressed_arrays_may_have_any_shape(shape: tuple[int, ...], code: Code
     network = laid_out("uneven")
     simulated = SimulatedNetwork(network.topology)
     x = numbers(network.n_agents, (2, *shape))
-    expected, known = simulated.gossip_coded(x[:, 0], None, code)
-    expected, _ = simulated.gossip_coded(x[:, 1], known, code)
-    _, copies = network.gossip_coded(x[network.local, 0], None, code)
-    y, _ = network.gossip_coded(x[network.local, 1], copies, code)
+    expected, known = simulated.gossip_compressed(x[:, 0], None, code)
+    expected, _ = simulated.gossip_compressed(x[:, 1], known, code)
+    _, copies = network.gossip_compressed(x[network.local, 0], None, code)
+    y, _ = network.gossip_compressed(x[network.local, 1], copies, code)
     np.testing.assert_allclose(y, expected[network.local], rtol=0, atol=1e-13)
 
 
@@ -432,7 +432,7 @@ def test_reductions_match_numpy(name: str, shape: tuple[int, ...], op: Op) -> No
 @pytest.mark.parametrize("who", [0, -1])
 @pytest.mark.parametrize("name", ["one each", "uneven"])
 def test_nan_and_infinities_reach_all_agents(name: str, who: int, op: Op) -> None:
-    """NaN at one agent is NaN for all, also next to infinities; an infinity is an ordinary number."""
+    """NaN at one agent gives NaN to all, even beside infinities; an infinity is an ordinary number."""
     network = laid_out(name)
     x = numbers(network.n_agents, (7,))
     x[who, 0] = np.nan
@@ -466,12 +466,12 @@ def test_pending_values_may_be_read_at_any_time_and_in_any_order() -> None:
 
 @pytest.mark.parametrize("how", ["forget", "epoch", "close"])
 def test_unread_reductions_are_completed(how: str) -> None:
-    """Reductions must be completed on all ranks; they do not disturb later ones, and values may still be read."""
+    """Unread reductions do not disturb later ones, and their values may still be read."""
     network = laid_out("uneven", "path")
     x = numbers(network.n_agents, (2,))
     pending = [network.reduce_later(x[network.local] + i, "min") for i in range(3)]
     if how == "forget":
-        network.forget()
+        network.discard_pending()
     elif how == "epoch":
         network.announce_epoch(3)
         with pytest.raises(EpochChanged):
@@ -491,7 +491,7 @@ def test_unread_reductions_are_completed(how: str) -> None:
 
 @pytest.mark.parametrize("name", ["one each", "uneven"])
 def test_unread_values_may_be_dropped(name: str) -> None:
-    """MPI writes to their buffers anyway, so that memory must not be reused before."""
+    """MPI still writes to their buffers, so the memory must not be reused before."""
     network = laid_out(name, "path")
     x = numbers(network.n_agents, (64,))[network.local]
     wrong = 0
@@ -510,12 +510,12 @@ def test_unread_values_may_be_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_all_reduce_gives_the_mean_in_one_operation(name: str) -> None:
+def test_allreduce_gives_the_mean_in_one_operation(name: str) -> None:
     network = laid_out(name, "path", allreduce=True)
     assert isinstance(exact_mixer(network.topology, collective=network.collective), AllReduce)
     m = network.n_agents
     x = numbers(m, (3, 4)) * 10.0 ** np.arange(-6, 6, 3)
-    before, left = network.traffic, network.left_the_rank
+    before, left = network.traffic, network.bytes_to_other_ranks
     mean = exact_average(network, x[network.local])
     traffic = network.traffic - before
     np.testing.assert_allclose(mean.reshape(3, 4), x.mean(axis=0), rtol=1e-12, atol=1e-18)
@@ -524,13 +524,13 @@ def test_all_reduce_gives_the_mean_in_one_operation(name: str) -> None:
     depth = (RANKS - 1).bit_length()
     assert (traffic.rounds, traffic.messages) == (depth, depth)
     assert (
-        traffic.bytes_sent == network.left_the_rank - left == depth * 13 * 8
+        traffic.bytes_sent == network.bytes_to_other_ranks - left == depth * 13 * 8
     )  # including the number with a known mean
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_all_reduce_is_a_mixer(name: str) -> None:
-    """It is the same map as in the simulator, also if the network does not prefer it."""
+def test_allreduce_is_the_same_mixer_as_in_the_simulator(name: str) -> None:
+    """The map is the same even if the network does not prefer allreduce."""
     network = laid_out(name)
     x = numbers(network.n_agents)
     mixed = AllReduce()(network, x[network.local])
@@ -544,14 +544,14 @@ def test_all_reduce_is_a_mixer(name: str) -> None:
         AllReduce(messages="float32")
 
 
-def test_all_reduce_needs_an_operation_over_all_agents() -> None:
+def test_allreduce_requires_an_operation_over_all_agents() -> None:
     with pytest.raises(MixingError, match="TreeSweep"):
         AllReduce()(AgentNetwork(topology.complete(1), 0), np.ones((2, 1)))
 
 
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("method", [BlockKrylov, CovarianceAveraging, AcceleratedDeEPCA, DeEPCA])
-def test_algorithms_may_average_by_allreduce(method: type[Any], reliable: bool) -> None:
+def test_algorithms_can_average_by_allreduce(method: type[Any], reliable: bool) -> None:
     """Exact averages and certificates by MPI_Allreduce give the pooled answer, and the one that a tree gives.
 
     On unreliable networks averages are gossiped, whatever MPI offers.
@@ -583,7 +583,7 @@ def test_algorithms_may_average_by_allreduce(method: type[Any], reliable: bool) 
 @pytest.mark.parametrize("method", [DeEPCA, AcceleratedDeEPCA, BlockKrylov])
 @pytest.mark.parametrize("name", FEW)
 def test_runs_do_not_depend_on_shares(name: str, method: type[Any]) -> None:
-    """Numbers and iterations are those of the simulator for all shares."""
+    """Numbers and iterations equal those of the simulator for all shares."""
     place = graph_of(name)
     stack = spectrum_problem(place.n_agents, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (place.n_agents > 1))
     W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=1)
@@ -601,7 +601,7 @@ def test_runs_do_not_depend_on_shares(name: str, method: type[Any]) -> None:
 
 
 def test_a_run_resumes_with_other_shares() -> None:
-    """Gathering and redistributing the state gives the same run as the first shares throughout."""
+    """The state is gathered and redistributed; the run is the same as with the first shares."""
     place = graph_of("uneven")
     m = place.n_agents
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (m > 1))
@@ -626,7 +626,7 @@ def test_a_run_resumes_with_other_shares() -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_operators_of_all_agents_are_restricted_to_local_ones(name: str) -> None:
-    """Cover matrices, rows, sparse rows, and arrays of matrices; operators of the local agents are used unchanged."""
+    """Operators may have any form; those of the local agents are used unchanged."""
     network = laid_out(name)
     m, here = network.n_agents, network.local
     rows = random_rows(m, [3 + j % 4 for j in range(m)], 5, seed=2)
@@ -666,7 +666,7 @@ def test_operators_of_another_number_of_agents_are_rejected() -> None:
 
 
 def test_as_many_matrices_as_agents_are_those_of_all_agents() -> None:
-    """They are not taken for those of this rank."""
+    """They are not mistaken for the matrices of this rank."""
     network = laid_out("three each")
     stack = np.stack([(j + 1.0) * np.eye(2) for j in range(network.n_agents)])
     local = matching_operator(stack, network)
@@ -686,7 +686,7 @@ NODES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("graph", ["ring", "path", "star", "complete"])
 def test_rounds_work_within_and_between_machines(graph: str, node: str) -> None:
-    """Take many rounds with rows that grow and shrink, with compression, and with weights of their own."""
+    """The rounds have rows that grow and shrink, compressed messages, and weights of their own."""
     network = laid_out("one each", graph, node=NODES[node]())
     place, here = network.topology, network.local
     simulated = SimulatedNetwork(place)
@@ -700,8 +700,8 @@ def test_rounds_work_within_and_between_machines(graph: str, node: str) -> None:
             y, z = network.gossip(x[here], weights), simulated.gossip(x, weights)
             np.testing.assert_allclose(y, z[here], rtol=0, atol=1e-14)
         if step % 4 == 2:
-            y, mine = network.gossip_coded(x[here], copies[0], "float16")
-            z, known = simulated.gossip_coded(x, copies[1], "float16")
+            y, mine = network.gossip_compressed(x[here], copies[0], "float16")
+            z, known = simulated.gossip_compressed(x, copies[1], "float16")
             np.testing.assert_allclose(y, z[here], rtol=0, atol=1e-13)
             copies = (mine, known)
 
@@ -721,7 +721,7 @@ def test_consecutive_rounds_do_not_race(node: str) -> None:
 @pytest.mark.parametrize("who", [0, RANKS - 1])
 @pytest.mark.parametrize("step", ["making", "finding", "filling"])
 def test_messages_replace_memory_that_cannot_be_shared(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
-    """One rank has no memory left, or cannot open that of others: all ranks send messages instead."""
+    """If one rank has no memory left, or cannot open that of others, all ranks send messages instead."""
     real = os.open
 
     def refused(path: Any, flags: int, *more: Any, **given: Any) -> int:
@@ -760,7 +760,7 @@ def _no_space(*_: object) -> Any:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux")
 def test_shared_memory_has_no_name_and_is_released() -> None:
-    """So nothing is left behind, however a job ends."""
+    """So nothing is left behind, whatever ends the job."""
 
     def mapped() -> list[str]:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -784,7 +784,7 @@ def test_shared_memory_has_no_name_and_is_released() -> None:
 
 
 def test_communicators_are_freed() -> None:
-    """MPI has a limited number of them; all sizes and kinds of exchanges are used before closing."""
+    """The number of communicators is limited. All sizes and kinds of exchanges are used before closing."""
     for i in range(120):
         name = FEW[i % len(FEW)]
         network = MpiNetwork(graph_of(name, "ring"), WORLD, shares=shares_of(name), timeout=None)
@@ -810,7 +810,7 @@ def test_a_sweep_over_a_tree_is_exact_with_several_agents_per_rank() -> None:
 
 
 def test_all_ranks_use_the_spectrum_of_the_first() -> None:
-    """On another processor the last digits of a large graph's spectrum would differ."""
+    """On ranks with different processors, the last digits of a large graph's spectrum would differ."""
     place = graph_of("many")
     own = place.with_spectrum(place.spectrum * (1.0 + 1e-14 * WORLD.rank))
     found = network_on(own, shares_of("many")).topology.spectrum

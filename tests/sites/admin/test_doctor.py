@@ -1,4 +1,4 @@
-"""Who is asked to correct a configuration file that the doctor cannot read."""
+"""Test whom the doctor asks to correct a configuration file that it cannot read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from deepca.sites.admin.doctor import examine
-from deepca.sites.admin.findings import HERE, WRITER
+from deepca.sites.admin.findings import NETWORK_AUTHOR, THIS_SITE
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import write_site
 
@@ -37,22 +37,22 @@ def who_must_act(path: Path) -> str:
     return finding.who
 
 
-def test_the_site_corrects_its_own_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_must_correct_its_own_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace(folder / "site.toml", 'site = "north"', 'site = "nort"')
-    assert who_must_act(folder) == who_must_act(folder / "site.toml") == HERE
+    assert who_must_act(folder) == who_must_act(folder / "site.toml") == THIS_SITE
     monkeypatch.chdir(folder)
-    assert who_must_act(Path("site.toml")) == HERE
-    replace(folder / "network.toml", "components = 2", "components = 0")  # which is read first
-    assert WRITER in who_must_act(folder)
+    assert who_must_act(Path("site.toml")) == THIS_SITE
+    replace(folder / "network.toml", "components = 2", "components = 0")  # site.toml is read first
+    assert NETWORK_AUTHOR in who_must_act(folder)
 
 
-def test_the_author_corrects_network_toml(folder: Path) -> None:
+def test_the_author_must_correct_network_toml(folder: Path) -> None:
     replace(folder / "network.toml", "components = 2", "components = 0")
-    assert WRITER in who_must_act(folder)
+    assert NETWORK_AUTHOR in who_must_act(folder)
     replace(folder / "site.toml", 'site = "north"', 'site = "north"\nunknown = 1')  # read before the network
-    assert who_must_act(folder) == HERE
+    assert who_must_act(folder) == THIS_SITE
 
 
-def test_the_site_restores_a_missing_network_toml(folder: Path) -> None:
+def test_a_site_must_restore_a_missing_network_toml(folder: Path) -> None:
     (folder / "network.toml").unlink()
-    assert who_must_act(folder) == HERE
+    assert who_must_act(folder) == THIS_SITE

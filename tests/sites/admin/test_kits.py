@@ -1,4 +1,4 @@
-"""Kits are created completely or not at all, and never overwrite files."""
+"""Test that kits are created completely or not at all, and never overwrite files."""
 
 from __future__ import annotations
 

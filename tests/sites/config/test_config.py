@@ -1,4 +1,4 @@
-"""Reading and writing network.toml and site.toml, their errors, and the digest that must be the same at all sites."""
+"""Test reading and writing network.toml and site.toml, their errors, and the digest that all sites must share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.decomposition.settings import Settings
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.sites.config.addresses import is_loopback, split_address
@@ -84,18 +84,18 @@ def test_the_example_is_valid_and_its_comments_show_the_defaults(tmp_path: Path)
     assert read_network(network(tmp_path, text)) == found
 
 
-def test_all_components(tmp_path: Path) -> None:
+def test_all_components_can_be_requested(tmp_path: Path) -> None:
     assert read_network(network(tmp_path, NETWORK.replace("= 4", '= "all"'))).components is None
 
 
-def test_edges_by_name(tmp_path: Path) -> None:
+def test_edges_are_given_by_the_names_of_sites(tmp_path: Path) -> None:
     text = NETWORK.replace('topology = "ring"', 'edges = [["west", "north"], ["south", "north"], ["north", "west"]]')
     found = read_network(network(tmp_path, text))
     assert found.links == ((0, 1), (0, 2))
     assert found.neighbors("west") == (0,)
 
 
-def test_one_site_alone(tmp_path: Path) -> None:
+def test_a_network_may_have_a_single_site(tmp_path: Path) -> None:
     text = 'name = "alone"\ncomponents = 2\n[[sites]]\nname = "north"\n'
     for one in (text, 'topology = "ring"\n' + text, "edges = []\n" + text):
         found = read_network(network(tmp_path, one))
@@ -103,7 +103,7 @@ def test_one_site_alone(tmp_path: Path) -> None:
         assert found.neighbors("north") == ()
 
 
-def test_the_site_without_an_address_dials() -> None:
+def test_a_site_without_an_address_dials_its_neighbours() -> None:
     sites = (SiteEntry("a", "a:1"), SiteEntry("b"), SiteEntry("c", "c:1"))
     found = NetworkFile("net", sites, 2, edges=(("a", "b"), ("b", "c"), ("a", "c")))
     assert [found.dials(i, j) for i, j in ((0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0))] == [
@@ -124,7 +124,7 @@ def test_a_random_topology_follows_the_seed() -> None:
     assert again.links in drawn
 
 
-INVALID_NETWORKS = [  # what to replace in NETWORK, by what, and the error: its type, key, value, line and site
+INVALID_NETWORKS = [  # text of NETWORK to replace, its replacement, and the error: type, key, value, line and site
     ("components", "componnents", InvalidInput, "componnents", None, 3, None),
     ("components = 4", "", InvalidInput, "components", None, None, None),
     ("components = 4", "components = true", InvalidInput, "components", True, 3, None),
@@ -452,7 +452,7 @@ def test_plaintext_requires_loopback_addresses(tmp_path: Path) -> None:
             read_site(site(tmp_path, text, LOCAL.replace("127.0.0.3:7400", address)))
 
 
-def test_loopback() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.255.0.9", "::1", "localhost", "LocalHost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "north", "127.0.0.1.org", "")))
 
@@ -505,7 +505,7 @@ def test_all_keys_of_a_site_are_read(tmp_path: Path) -> None:
     ("text", "seconds"),
     [("500ms", 0.5), ("30s", 30.0), ("5min", 300.0), ("2h", 7200.0), ("1d", 86400.0), ("1.5 h", 5400.0)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
@@ -524,7 +524,7 @@ def test_durations_are_read_back(seconds: float) -> None:
     assert duration(duration_text(seconds)) == seconds
 
 
-def test_addresses() -> None:
+def test_addresses_are_split_into_host_and_port() -> None:
     assert split_address("north.example.org:7400") == ("north.example.org", 7400)
     assert split_address("[2001:db8::1]:1") == ("2001:db8::1", 1)
     for wrong in ("", ":1", "a:", "a:b", "a:-1", "a:１", "[a]:1", "[::1]", "a/b:1", "256.0.0.1:1", "a..b:1", "a\n:1"):
@@ -544,10 +544,10 @@ def test_a_file_never_has_wider_permissions_than_requested(tmp_path: Path, monke
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", watched)
-    write_whole(path, b"x", mode=0o600)
+    write_atomic(path, b"x", mode=0o600)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [stat.S_IMODE(mode) for mode in seen if stat.S_ISREG(mode)] == [0o600]
     assert any(map(stat.S_ISDIR, seen))  # the folder, too
-    write_whole(path, b"y")
+    write_atomic(path, b"y")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [file.name for file in tmp_path.iterdir()] == ["secret"]

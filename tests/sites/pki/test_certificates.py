@@ -1,4 +1,4 @@
-"""The authority, requests, certificates, keys and revocation lists: what is accepted, and why the rest is refused."""
+"""Test the authority, requests, certificates, keys and revocation lists: what is accepted, and why others are not."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def der(certificate: x509.Certificate) -> bytes:
 
 
 def damaged(whole: bytes, signature: bytes) -> Iterator[bytes]:
-    """Yield a copy for each byte, with one of its bits flipped.
+    """Yield a copy for each byte, with one bit of that byte flipped.
 
-    The one byte that no signature covers is left alone: the number of unused bits in the signature's last byte.
+    One byte is skipped, which no signature covers: the number of unused bits in the last byte of the signature.
     """
     rng = random.Random(0)
     for at in range(len(whole)):
@@ -284,7 +284,7 @@ def test_damaged_certificates_are_refused_without_other_errors(authority: Author
             check_peer(whole[:at], "north", NET, authority.certificate, None)
 
 
-def test_only_the_right_certificate_verifies_a_signature(authority: Authority, kit: SiteFile) -> None:
+def test_a_signature_is_valid_for_its_certificate_and_data_only(authority: Authority, kit: SiteFile) -> None:
     me = Identity.load(kit)
     signature = me.sign(b"nonce")
     assert verify_signature(me.certificate_der, signature, b"nonce")
@@ -296,7 +296,7 @@ def test_only_the_right_certificate_verifies_a_signature(authority: Authority, k
 
 
 def test_openssl_accepts_the_certificates(kit: SiteFile, authority: Authority, tmp_path: Path) -> None:
-    """Client and server check each other by the name of the site."""
+    """Client and server check the name of each other's site."""
     south = tmp_path / "south"
     south.mkdir()
     place(south, authority, "south")

@@ -1,4 +1,4 @@
-"""Enrolment: requests, signatures and installation, and the facts of their errors."""
+"""Test enrolment: requests, signatures and installation, and the facts of their errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_site_enrols_and_renews(kits: Path) -> None:
     again = ask(north, renew=True)
     with raises(EnrolmentError, reason="certificate exists", site="north", fingerprint=again.fingerprint):
         sign(kits, again)
-    assert install(north, sign(kits, again, renewal=True)).renewed
+    assert install(north, sign(kits, again, renew=True)).renewed
 
 
 def test_a_request_with_another_fingerprint_is_not_signed(kits: Path) -> None:
@@ -77,7 +77,7 @@ def test_errors_of_a_request_name_its_file(kits: Path, tmp_path: Path) -> None:
     assert (tmp_path / "north.pem").read_bytes() == b"precious"
 
 
-def test_a_certificate_that_does_not_fit_is_not_installed(kits: Path, tmp_path: Path) -> None:
+def test_a_certificate_that_does_not_match_is_not_installed(kits: Path, tmp_path: Path) -> None:
     north, came = kits / "north", tmp_path / "came.pem"
     ask(north)
     authority = Authority.load(kits / "authority")

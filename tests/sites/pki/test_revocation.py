@@ -1,4 +1,4 @@
-"""Revocation lists: numbered, with a date of expiry, passed on, and never replaced by an older one."""
+"""Test that revocation lists have a number and expire, are passed on, and are never replaced by older ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from deepca._util.logs import EventHandler, listening
+from deepca._util.logs import EventHandler, attached
 from deepca.errors import CertificateError, ParameterError, Refused, RevocationListError
-from deepca.sites.admin.findings import Finding
+from deepca.sites.admin.findings import AUTHORITY_OPERATOR, Finding
 from deepca.sites.admin.site_checks import check_certificates
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import SiteFile, read_site, write_site
@@ -49,7 +49,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def site(tmp_path: Path, authority: Authority, name: str = "north") -> SiteFile:
-    """Lay out a site that has everything except a revocation list."""
+    """Create a site with all files except a revocation list."""
     folder = tmp_path / name
     entries = tuple(SiteEntry(one, f"127.0.0.1:{j + 1}") for j, one in enumerate(SITES))
     write_network(folder / "network.toml", NetworkFile(NET, entries, 2, topology_name="complete"))
@@ -71,7 +71,7 @@ def hand_out(authority: Authority, *sites: SiteFile) -> int:
 
 
 def unnumbered(authority: Authority, *serials: int, number: int | None = None, critical: bool = False) -> bytes:
-    """Build a list as the authority does not make them, in PEM."""
+    """Return a list without a number in PEM, as the authority no longer creates them."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.certificate.subject)
@@ -87,7 +87,7 @@ def unnumbered(authority: Authority, *serials: int, number: int | None = None, c
 
 
 def reason_of(action: Callable[[], object]) -> str:
-    """Return the reason of the RevocationListError that an action raises."""
+    """Return the reason of the RevocationListError raised by an action."""
     with pytest.raises(RevocationListError) as error:
         action()
     return error.value.reason
@@ -110,7 +110,7 @@ def test_numbers_increase_even_if_files_of_the_authority_are_lost(authority: Aut
     assert numbers[0] == 2  # the first came with the authority
 
 
-def test_a_list_is_valid_as_long_as_requested_but_no_longer_than_its_authority(authority: Authority) -> None:
+def test_a_list_is_valid_as_long_as_requested_but_not_longer_than_its_authority(authority: Authority) -> None:
     assert timedelta(days=9) < authority.reissue(10).ends - NOW < timedelta(days=11)
     assert authority.reissue(10**6).ends == authority.certificate.not_valid_after_utc
     with raises(ParameterError, parameter="days", value=0):
@@ -118,7 +118,7 @@ def test_a_list_is_valid_as_long_as_requested_but_no_longer_than_its_authority(a
 
 
 def test_a_list_without_a_number_is_migrated_with_all_its_entries(authority: Authority) -> None:
-    """Entries that issued.json does not contain are kept, too."""
+    """Entries that are missing from issued.json are kept as well."""
     leaf, other, good = (authority.sign(request("north", NET, new_key())) for _ in range(3))
     authority.revoke(f"{leaf.serial_number:x}")
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority, leaf.serial_number, other.serial_number))
@@ -159,7 +159,7 @@ def test_once_a_list_was_seen_a_missing_or_older_one_is_refused(tmp_path: Path, 
     Identity.load(north)
 
 
-def test_every_authority_has_a_count_of_its_own(tmp_path: Path, authority: Authority) -> None:
+def test_lists_of_every_authority_are_counted_separately(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     for _ in range(3):
         authority.reissue()
@@ -224,7 +224,7 @@ def test_a_list_that_cannot_be_recorded_is_logged(
 def test_look_writes_nothing(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
-    me = Identity.look(north)
+    me = Identity.load_read_only(north)
     assert not north.state.exists()
     newer = authority.reissue()
     before = north.revoked.read_bytes()
@@ -237,13 +237,13 @@ def test_look_writes_nothing(tmp_path: Path, authority: Authority) -> None:
 
 
 def test_a_signed_certificate_comes_with_the_newest_list(tmp_path: Path, authority: Authority) -> None:
-    """A kit whose list has no number is therefore migrated when its site joins or renews."""
+    """So a kit whose list has no number is migrated when its site joins or renews."""
     north = site(tmp_path, authority)
     north.revoked.write_bytes(unnumbered(authority))
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority))
     assert reason_of(lambda: Identity.load(north)) == "unnumbered"
     asked = ask(north.path, renew=True)
-    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     install(north.path, done.certificate)
     assert Identity.load(north).list_number == done.list.number > 0
     assert x509.load_pem_x509_certificates(north.certificate.read_bytes())
@@ -255,7 +255,7 @@ def test_an_older_list_that_comes_with_a_certificate_does_not_replace_a_newer_on
 ) -> None:
     north = site(tmp_path, authority)
     asked = ask(north.path, renew=True)
-    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     authority.reissue()
     number = hand_out(authority, north)
     install(north.path, done.certificate)
@@ -282,7 +282,7 @@ def test_a_list_can_be_installed_on_its_own(tmp_path: Path, authority: Authority
 def test_a_certificate_that_the_list_with_it_revokes_is_not_installed(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     asked = ask(north.path, renew=True)
-    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     authority.revoke(done.serial)
     newest = authority.revocations()
     assert newest is not None
@@ -320,14 +320,14 @@ def test_the_doctor_reports_on_revocation_lists(tmp_path: Path, authority: Autho
     assert finding(north).verdict == "ok"
     authority.reissue(29)
     hand_out(authority, north)
-    assert (finding(north).verdict, finding(north).who) == ("warning", "the keeper of the authority")
+    assert (finding(north).verdict, finding(north).who) == ("warning", AUTHORITY_OPERATOR)
     Identity.load(north)
     north.revoked.unlink()
     assert finding(north).verdict == "wrong"
     authority.reissue(1, now=NOW - 3 * DAY)
     hand_out(authority, north)
     assert finding(north).verdict == "wrong"
-    assert "the keeper of the authority" in finding(north).who
+    assert AUTHORITY_OPERATOR in finding(north).who
 
 
 # ----------------------------------------------------------------------------------------------------------- passed on
@@ -367,7 +367,7 @@ def test_a_list_that_can_be_neither_written_nor_recorded_is_in_force_while_the_a
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("deepca.sites.pki.identity.write_whole", full)
+        patch.setattr("deepca.sites.pki.identity.write_atomic", full)
         after = me.adopt(newest.der)
     assert [vars(record)["site"] for record in caplog.records] == ["north"] * 3
     north.certificate.touch()
@@ -436,7 +436,7 @@ def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Sid
     listen = "127.0.0.1:0" if any(not peer.dial for peer in peers) else None
     me = Peer(SITES.index(name), name, None, dial=False)
     streams = Streams(heard, me, peers, listen, mine, pace=FAST)
-    with listening(EventHandler(lambda site, event, text, facts: notices.append(text), name)):
+    with attached(EventHandler(lambda site, event, text, facts: notices.append(text), name)):
         port = streams.start()
         try:
             yield Side(streams, heard, port, notices)
@@ -445,7 +445,7 @@ def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Sid
 
 
 def test_neighbours_exchange_the_newer_list_when_they_connect(tmp_path: Path, authority: Authority) -> None:
-    """The list goes from the dialling side and to the dialling side."""
+    """The list passes in both directions: from the dialling side and to it."""
     north, south, west = (site(tmp_path, authority, name) for name in SITES)
     hand_out(authority, north)
     me = Identity.load(north)
@@ -530,7 +530,7 @@ def test_a_running_agent_keeps_the_newest_list_whatever_replaces_its_file(
 def test_a_revoked_site_is_refused_by_a_site_that_received_the_list_from_another(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """West is revoked; only south was given the list."""
+    """West is revoked, and only south was given the list."""
     north, south, west = (site(tmp_path, authority, name) for name in SITES)
     hand_out(authority, north, west)
     authority.revoke("west")

@@ -1,4 +1,4 @@
-"""Serialized messages: every array is restored exactly, and malformed messages are refused."""
+"""Test serialized messages: every array is restored exactly, and malformed messages are refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_message_is_restored_exactly(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_memory_layout_and_byte_order_do_not_matter(dtype: str) -> None:
+def test_arrays_of_any_memory_layout_and_byte_order_are_restored(dtype: str) -> None:
     dense = _numbers((6, 4), dtype)
     for array in (
         np.asfortranarray(dense),
@@ -170,11 +170,11 @@ def test_malformed_messages_are_refused(case: str) -> None:
     body=st.binary(max_size=64),
 )
 def test_random_headers_and_bodies_never_crash(header: bytes, shape: list[int], dtype: str, body: bytes) -> None:
-    """They give a FrameError, or a message that is as long as its body."""
+    """They raise FrameError, or give a message that is as long as its body."""
     candidates = [_data(payload=(dtype, tuple(shape))), _data((dtype, tuple(shape)))]
     try:
         candidates.append(wire.Data.FromString(header))
-    except Exception:  # not even a header; the caller of unpack refuses that
+    except Exception:  # not a header: refused by the caller of unpack
         candidates.append(wire.Data())
     for data in candidates:
         try:

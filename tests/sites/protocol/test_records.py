@@ -1,4 +1,4 @@
-"""Records of sites, and the plan that follows: the same from the same records, and never from malformed ones."""
+"""Test records of sites, and the plan derived from them: equal for equal records, and never from malformed ones."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def test_malformed_records_are_refused(case: str) -> None:
 
 @quick(300)
 @given(st.binary(max_size=120))
-def test_random_bytes_never_crash(content: bytes) -> None:
+def test_random_bytes_never_raise_unexpected_errors(content: bytes) -> None:
     try:
         sent = wire.Record.FromString(content)
-    except Exception:  # not a Record; the caller refuses that
+    except Exception:  # not a Record: refused by the caller
         return
     try:
         record = Record.from_wire(sent, SITES)
@@ -140,7 +140,7 @@ def test_random_bytes_never_crash(content: bytes) -> None:
     table.put(record)
     assert replace(
         record, epoch=table.plan(ALL, EDGES).epoch
-    ).to_wire()  # the epoch after the highest one fits its field
+    ).to_wire()  # the field has room for the epoch after the highest one
 
 
 def test_a_long_reason_is_shortened() -> None:
@@ -169,13 +169,13 @@ def test_only_a_newer_record_replaces_the_known_one() -> None:
 
 def test_a_link_is_up_if_both_ends_report_it() -> None:
     records = [_record(site) for site in range(SITES)]
-    assert _table(*records).together_with(0) == ALL
-    assert _table(*records[:3]).together_with(0) == {0, 1, 2}
+    assert _table(*records).reachable_from(0) == ALL
+    assert _table(*records[:3]).reachable_from(0) == {0, 1, 2}
     one_way = [records[0], replace(records[1], links=frozenset({2})), *records[2:]]
     assert not _table(*one_way).up((0, 1))
-    assert _table(*one_way).together_with(0) == ALL  # along the rest of the ring
+    assert _table(*one_way).reachable_from(0) == ALL  # along the rest of the ring
     failed = [records[0], replace(records[1], phase="failed"), records[2], replace(records[3], phase="failed")]
-    assert _table(*failed).together_with(0) == {0}
+    assert _table(*failed).reachable_from(0) == {0}
 
 
 # ---------------------------------------------------------------------------------------------------------------- plans
@@ -254,12 +254,12 @@ CLAIMED: dict[str, tuple[list[int], tuple[int, int] | None]] = {
 @pytest.mark.parametrize("case", CLAIMED)
 def test_an_implausible_epoch_is_detected(case: str) -> None:
     epochs, found = CLAIMED[case]
-    assert _table(*(_record(site, epoch=epoch) for site, epoch in enumerate(epochs))).far_ahead(0) == found
+    assert _table(*(_record(site, epoch=epoch) for site, epoch in enumerate(epochs))).implausible_epoch(0) == found
 
 
 def test_unknown_sites_do_not_count_as_having_entered_an_epoch() -> None:
-    assert _table(_record(0), _record(2, epoch=FAR)).far_ahead(0) == (2, 0)
-    assert _table(_record(0)).far_ahead(0) is None
+    assert _table(_record(0), _record(2, epoch=FAR)).implausible_epoch(0) == (2, 0)
+    assert _table(_record(0)).implausible_epoch(0) is None
 
 
 # --------------------------------------------------------------------------------------------------------- differences

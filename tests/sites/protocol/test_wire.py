@@ -1,4 +1,4 @@
-"""The generated code agrees with wire.proto, which is part of the package."""
+"""Test that the generated code agrees with wire.proto, which is part of the package."""
 
 from __future__ import annotations
 

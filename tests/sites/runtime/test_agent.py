@@ -1,4 +1,4 @@
-"""Failures inside an agent end with one error of a known type, one exit code, and a report to send to developers."""
+"""Test that failures in an agent end with an error of a known type, an exit code, and a report for developers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.node.results import Results
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
-from studies.faults.processes import free_port
+from studies.faults.fleet import free_port
 from tests.support.errors import raises
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> SiteFile:
-    """Return the only site of a network, which need not wait for others."""
+    """Return the only site of a network, which does not wait for others."""
     network = tmp_path / "network.toml"
     address = f"127.0.0.1:{free_port()}"
     network.write_text(f'name = "alone"\ncomponents = 2\n[[sites]]\nname = "north"\naddress = "{address}"\n')
@@ -53,7 +53,7 @@ def report_in(site: SiteFile) -> dict[str, Any]:
 
 
 class Dividing:
-    """An observer with a bug."""
+    """An observer that raises because of a bug."""
 
     def begin(self, start: Start) -> None:
         pass
@@ -73,7 +73,7 @@ def break_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make ticks fail while the node waits: without them, nothing would wake it before the deadline."""
+    """Make ticks fail while the node waits; nothing else would wake it before the deadline."""
     monkeypatch.setattr(Node, "tick", lambda self: 1 // 0)
     monkeypatch.setattr(Results, "concluded", lambda self, entered: None)
 
@@ -124,7 +124,7 @@ def test_a_known_error_names_its_report(site: SiteFile, monkeypatch: pytest.Monk
 
 
 def test_the_command_exits_with_1_and_names_the_report(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no traceback."""
+    """It prints no traceback."""
     break_reading(monkeypatch)
     done = CliRunner().invoke(app, ["agent", "run", str(site.path.parent)], env={"COLUMNS": "300"})
     assert done.exit_code == 1
@@ -134,7 +134,7 @@ def test_the_command_exits_with_1_and_names_the_report(site: SiteFile, monkeypat
 
 
 def test_a_run_whose_numbers_overflow_exits_with_1(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers may come from any site, so it is not reported as invalid input of this one."""
+    """The numbers may come from any site, so this is not reported as invalid input of this site."""
 
     def fails(*given: Any, **more: Any) -> Any:
         raise NotFiniteError("W is no longer finite; scale the data")
@@ -167,7 +167,7 @@ def test_inspect_states_which_rows_the_certificate_holds_for(site: SiteFile) -> 
 
 
 class Failing(Dividing):
-    """An observer that raises at the end of the iterations, where rows may be read again."""
+    """An observer that raises at the end of the iterations, when rows may be read again."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -182,14 +182,19 @@ class Failing(Dividing):
 @pytest.mark.parametrize(
     ("error", "common"),
     [
-        (DataError.at_entry("/home/north/rows.csv", 2, "age", "PATIENT-4711", "numbers are needed"), False),
+        (
+            DataError.at_entry(
+                "/home/north/rows.csv", "'PATIENT-4711' is not a number", "correct it", discreet="not a number", row=2
+            ),
+            False,
+        ),
         (DataError("/home/north/rows.csv cannot be kept on disk"), False),
         (InvalidInput("/home/north/site.toml names PATIENT-4711"), True),
         (PooledDataError("all 80 rows are equal"), True),
         (NotFiniteError("W is no longer finite"), True),
     ],
 )
-def test_other_sites_never_hear_of_the_rows_or_files_of_this_one(
+def test_other_sites_never_receive_values_or_file_names_of_this_site(
     error: Exception, common: bool, site: SiteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, bool]] = []

@@ -1,4 +1,4 @@
-"""When a site enters a plan, and when it gives up one that others have already entered."""
+"""Test when a site enters a plan, and when it gives up a plan that others have already entered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERYONE = frozenset(range(SITES))
 
 
 class Scene:
-    """Site 0, which proposes a plan with all three sites; none has entered it, and site 2 has not proposed it yet."""
+    """Site 0 as it proposes a plan with all three sites, which no site has entered and site 2 has not proposed yet."""
 
     def __init__(self, on_loss: Literal["wait", "shrink"]) -> None:
         membership = Membership(NAMES, 0, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
@@ -41,7 +41,7 @@ class Scene:
         self.assembly.learn(replace(known, version=known.version + 1, **changes))
 
     def look(self, now: float, reached: frozenset[int] = frozenset({1, 2})) -> None:
-        self.assembly.look(now, reached, dict.fromkeys(reached, now))
+        self.assembly.update_presence(now, reached, dict.fromkeys(reached, now))
 
     @property
     def proposed(self) -> bytes:
@@ -78,7 +78,7 @@ def test_a_short_absence_does_not_end_a_plan_that_a_member_runs(
     assert scene.assembly.agreed(2.0)
 
 
-def test_a_plan_is_given_up_when_its_only_runner_leaves_it() -> None:
+def test_a_plan_is_given_up_when_the_only_site_that_runs_it_leaves() -> None:
     scene = Scene("shrink")
     scene.publish(1, phase="running", epoch=1)
     scene.look(1.0)
@@ -90,7 +90,7 @@ def test_a_plan_is_given_up_when_its_only_runner_leaves_it() -> None:
     assert scene.assembly.proposal.epoch == 2
 
 
-def test_a_plan_is_given_up_when_its_only_runner_is_away_for_longer_than_the_patience() -> None:
+def test_a_plan_is_given_up_when_the_only_site_that_runs_it_is_away_beyond_the_patience() -> None:
     scene = Scene("shrink")
     scene.publish(1, phase="running", epoch=1)
     scene.look(1.0)

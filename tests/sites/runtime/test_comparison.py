@@ -1,4 +1,4 @@
-"""A site signs only the file that it would have written itself; any other one is described, without a crash."""
+"""Test that a site signs only the file that it would write itself, and describes the differences of any other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.problems import random_rows
 
 @cache
 def computed() -> Model:
-    """Return the model computed at this site, with column names, scales and everything else that models can have."""
+    """Return a model with column names, scales and everything else that models can have, computed at this site."""
     rows = np.vstack(random_rows(3, 20, 5, seed=0, decay=0.6)) + np.array([1.0, -2.0, 30.0, 0.0, 5.0])
     fitted = DecentralizedPCA(n_components=2, topology="ring", n_agents=3, scale=True).fit(rows).model_
     about = {**fitted.about, "run": "1", "sites": ["north", "south", "west"], "left_out": []}
@@ -75,7 +75,7 @@ def turned(mine: Model, X: np.ndarray[Any, Any]) -> Model:
     return replace(mine, components=X, certificate=replace(mine.certificate, digest=digest_of(X.T)))
 
 
-def test_the_computed_model_does_not_differ() -> None:
+def test_the_model_that_a_site_computed_does_not_differ() -> None:
     mine = computed()
     assert difference(mine, mine.to_bytes()) == ""
     columns = replace(mine, components=np.asfortranarray(mine.components))  # the memory layout may differ between sites
@@ -108,7 +108,7 @@ NUMBERS: dict[str, tuple[Callable[[Model], Model], str]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_last_digit_of_every_field_counts(name: str) -> None:
+def test_a_difference_in_the_last_digit_of_any_field_is_found(name: str) -> None:
     change, expected = NUMBERS[name]
     found = difference(computed(), change(computed()).to_bytes())
     if name == "no certificate":  # then all its entries are missing
@@ -118,7 +118,7 @@ def test_the_last_digit_of_every_field_counts(name: str) -> None:
 
 
 def test_noise_exaggerated_by_one_site_does_not_make_other_components_pass() -> None:
-    """The noise is the largest that any site reports, so no tolerance may follow from it."""
+    """The noise is the largest that any site reports, so no tolerance may be derived from it."""
     mine = proven(noise=1e-3, residual=1e-3, uncertainty=1e-3, angle=0.1)
     X = np.linalg.qr(mine.components.T + 0.01 * np.ones((5, 2)))[0].T
     forgery = turned(mine, np.ascontiguousarray(X * np.sign((X * mine.components).sum(axis=1))[:, None]))
@@ -129,7 +129,7 @@ def test_noise_exaggerated_by_one_site_does_not_make_other_components_pass() -> 
 
 
 def _gaps(content: bytes) -> bytes:
-    """Insert bytes between the parts, where no reader looks."""
+    """Insert bytes between the parts of the file, which no reader reads."""
     hidden = io.BytesIO()
     with zipfile.ZipFile(hidden, "w") as file:
         for name, part in members(content).items():
@@ -239,7 +239,7 @@ def test_unreadable_files_are_differences() -> None:
     ids=["escapes", "surrogate", "long", "right to left"],
 )
 def test_names_chosen_by_other_sites_are_shortened_and_printable(name: str) -> None:
-    """They are shown on terminals, in logs and at other sites."""
+    """Such names appear on terminals, in logs and at other sites."""
     for content in (forged(lambda about: about.update({name: 1})), forged(lambda about: about.update({"kind": name}))):
         found = difference(computed(), content)
         assert found.startswith(("it has an unknown field ", "kind is "))
@@ -248,7 +248,7 @@ def test_names_chosen_by_other_sites_are_shortened_and_printable(name: str) -> N
 
 
 def test_a_compressed_file_is_not_decompressed() -> None:
-    """Nor is one part read as many."""
+    """Nor is a part read repeatedly."""
     parts = {**members(computed().to_bytes()), "zeros.npy": bytes(100_000_000)}
     compressed = zipped(parts, zipfile.ZIP_DEFLATED)
     shared = io.BytesIO()
@@ -303,7 +303,7 @@ def test_the_largest_message_has_room_for_a_model_with_one_long_column_name() ->
 
 
 def test_the_exact_mean_is_never_negative_zero() -> None:
-    """The sign would get lost on the way down the tree, at an agent whose own number is positive."""
+    """On the way down the tree, the sign would be lost at an agent whose own number is positive."""
     tiny = 5e-324
     given = [tiny, -2.0 * tiny, -tiny, -tiny, -tiny]
 

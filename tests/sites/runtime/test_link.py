@@ -1,4 +1,4 @@
-"""Links deliver every message exactly once and in order, and nothing else, whatever streams and restarts do."""
+"""Test that links deliver every message once and in order, and nothing else, despite lost streams and restarts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_messages_are_delivered_once_and_in_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
-def test_bodies_of_any_size_arrive(loss: float) -> None:
+def test_messages_with_bodies_of_any_size_arrive(loss: float) -> None:
     sizes = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3, 0]
     pair = _up(Pair(1, loss, loss, loss))
     for side in (0, 1):
@@ -209,7 +209,7 @@ def test_a_restart_starts_a_new_session(later: Incarnation) -> None:
     pair.run(1.0)
     pair.close()
     for number in (1, 2):
-        pair.links[0].send(_parcel(number))  # to an incarnation that is gone by now
+        pair.links[0].send(_parcel(number))  # to an incarnation that has ended by now
     pair.links[0].send(_parcel(3), later)  # to the one that is about to start
     pair.links[1].send(_parcel(4))
     pair.restart(1, later)
@@ -222,7 +222,7 @@ def test_a_restart_starts_a_new_session(later: Incarnation) -> None:
     assert _numbers(pair.arrived[0]) == [6]
 
 
-def test_an_earlier_incarnation_is_ignored_and_told_of_the_later_one() -> None:
+def test_an_earlier_incarnation_is_ignored_and_informed_of_the_later_one() -> None:
     pair = _up(Pair())
     earlier = Incarnation(8, 1)
     pair.restart(1, earlier)
@@ -233,7 +233,7 @@ def test_an_earlier_incarnation_is_ignored_and_told_of_the_later_one() -> None:
     assert pair.arrived[0] == []
     hellos = [frame.hello for frame in map(wire.Frame.FromString, pair.written) if frame.hello.boot == ANNA.boot]
     assert (hellos[-1].known, hellos[-1].known_boot) == (BERT.incarnation, BERT.boot)
-    pair.links[1].renamed(earlier.after(BERT))
+    pair.links[1].take_incarnation(earlier.after(BERT))
     pair.run(5.0, lambda: pair.quiet)
     pair.links[1].send(_parcel(1))
     pair.run(5.0, lambda: pair.quiet)
@@ -243,7 +243,7 @@ def test_an_earlier_incarnation_is_ignored_and_told_of_the_later_one() -> None:
 def test_an_earlier_incarnation_is_shown_its_own_record_at_a_limited_rate() -> None:
     pair = _up(Pair())
     record = wire.Sealed(record=b"of the later incarnation", signature=b"its own")
-    pair.links[0].heard_of(BERT, record)
+    pair.links[0].learn_incarnation(BERT, record)
     pair.restart(1, Incarnation(8, 1))
     before = len(pair.written)
     pair.open()
@@ -256,13 +256,13 @@ def test_an_earlier_incarnation_is_shown_its_own_record_at_a_limited_rate() -> N
 
 @pytest.mark.parametrize("seed", law_seeds(20))
 def test_a_new_incarnation_on_an_open_stream_loses_no_later_message(seed: int) -> None:
-    """Frames of the old session are still in flight, and may be overtaken by those of the new one."""
+    """Frames of the old session are still in flight, and may be overtaken by frames of the new one."""
     pair = Pair(seed, 0.05, 0.2, 0.6)
     pair.open()
     for number in range(30):
         pair.links[number % 2].send(_parcel(number))
         pair.step()
-    pair.links[0].renamed(ANNA.after(Incarnation(6, 1)))
+    pair.links[0].take_incarnation(ANNA.after(Incarnation(6, 1)))
     before = len(pair.arrived[1])
     for number in range(100, 130):
         pair.links[0].send(_parcel(number))
@@ -322,7 +322,7 @@ def _part_of(pair: Pair, size: int = 0) -> wire.Frame:
     return frame
 
 
-def test_every_flipped_bit_of_a_part_is_noticed() -> None:
+def test_every_flipped_bit_of_a_part_is_detected() -> None:
     pair = _up(Pair())
     content = _part_of(pair, 24).SerializeToString()
     for place in range(8 * len(content)):
@@ -330,7 +330,7 @@ def test_every_flipped_bit_of_a_part_is_noticed() -> None:
         damaged[place // 8] ^= 1 << place % 8
         try:
             frame = wire.Frame.FromString(bytes(damaged))
-        except Exception:  # not a frame at all
+        except Exception:  # not a frame
             continue
         try:
             got = pair.links[1].received(frame, pair.now)
@@ -376,7 +376,7 @@ def test_a_damaged_acknowledgement_loses_no_message(kind: str) -> None:
     others = [one for one in frames if one.WhichOneof("kind") == kind and getattr(one, kind).heard == 0]
     frame = (own if kind == "hello" else others)[-1]
     pair.links[0].send(_parcel(1))
-    getattr(frame, kind).heard = 1  # though nothing was received
+    getattr(frame, kind).heard = 1  # although no message was received
     with suppress(FrameError):
         pair.links[0].received(frame, pair.now)
     pair.run(20.0, lambda: pair.quiet)
@@ -412,7 +412,7 @@ def test_an_impossible_part_is_refused_before_memory_is_allocated(fields: dict[s
     pair = _up(Pair())
     frame = _sealed(pair, **fields)
     tracemalloc.start()
-    with raises(FrameError, whole="heard" not in fields):
+    with raises(FrameError, intact="heard" not in fields):
         pair.links[1].received(frame, pair.now)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -423,7 +423,7 @@ def test_parts_that_disagree_about_the_size_of_their_message_are_refused() -> No
     pair = _up(Pair())
     first, second = (_sealed(pair, seq=2, total=total, chunk=b"x" * total) for total in (24, 25))
     assert pair.links[1].received(first, pair.now) == []
-    with raises(FrameError, whole=True):
+    with raises(FrameError, intact=True):
         pair.links[1].received(second, pair.now)
 
 
@@ -506,7 +506,7 @@ def test_acknowledged_messages_are_freed() -> None:
 
 
 def _over_a_slow_link(pair: Pair, seconds_per_part: float, breaks: float = 1e9) -> int:
-    """Send one message of ten Parts, and return how many Parts were written until it arrived."""
+    """Send one message of ten Parts, and return how many Parts were written before it arrived."""
     pair.links[0].send(_parcel(1, 10 * CHUNK))
     parts, sender, receiver = 0, *pair.links
     busy_until, in_flight = pair.now, None
@@ -543,13 +543,13 @@ def test_a_large_message_over_a_slow_link_is_not_restarted(seconds: float) -> No
 
 
 def test_a_large_message_arrives_over_streams_that_break_before_it_is_complete() -> None:
-    """Each stream carries two or three Parts, and continues where the last one ended."""
+    """Each stream carries two or three Parts, and continues where the previous one ended."""
     pair = _up(Pair())
     assert _over_a_slow_link(pair, 1.0, breaks=3.5) <= 40
     assert _numbers(pair.arrived[1]) == [1]
 
 
-def test_signs_of_life_tell_silent_neighbours_from_idle_ones() -> None:
+def test_a_neighbour_counts_as_silent_only_if_no_beats_arrive() -> None:
     pair = _up(Pair())
     pair.run(10.0)
     assert not any(link.silent(pair.now) for link in pair.links)
@@ -565,7 +565,7 @@ def test_signs_of_life_tell_silent_neighbours_from_idle_ones() -> None:
 
 @pytest.mark.parametrize("size", [3, 5 * CHUNK])
 def test_a_pause_between_messages_causes_no_retransmission(size: int) -> None:
-    """Time that passed before a message was sent must not count as waiting for its acknowledgement."""
+    """The time before a message is sent must not count as waiting for its acknowledgement."""
     pair = _up(Pair())
     for number in range(5):
         pair.run(7.0)

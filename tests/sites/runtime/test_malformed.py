@@ -1,4 +1,4 @@
-"""A site that sends malformed or impossible messages is named within a short time, and no other site is."""
+"""Test that a site that sends malformed or impossible messages is soon named, and no other site is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepca.sites.protocol.records import Failure, Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Membership, Node
 from deepca.topology import Topology, path, ring
-from studies.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
+from studies.faults.schedules import Fault, Outcome, Schedule, SimulatedRun, rows_of, simulate
 
 LIAR, PATIENCE = 2, 20.0
 
@@ -28,21 +28,21 @@ LIAR, PATIENCE = 2, 20.0
 def _played(
     topology: Topology | None = None, settings: Settings | None = None, rows: Any = None, cut_until: float = 0.0
 ) -> tuple[Any, float]:
-    """Return how each site ended, and the seconds until all had; sites 0 and 1 are disconnected until ``cut_until``."""
+    """Return how each site ended, and the seconds this took; sites 0 and 1 are disconnected until ``cut_until``."""
     nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
     schedule = Schedule(
         5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0
     )
     outcome = Outcome(schedule)
-    playing = Play(schedule, rows_of(schedule) if rows is None else rows, outcome)
+    simulated = SimulatedRun(schedule, rows_of(schedule) if rows is None else rows, outcome)
     cut = {(0, 1), (1, 0)} if cut_until else set()
-    playing.network.trouble.cut |= cut
-    playing.clock.at(cut_until, lambda: playing.network.trouble.cut.difference_update(cut))
+    simulated.network.link_faults.cut |= cut
+    simulated.clock.at(cut_until, lambda: simulated.network.link_faults.cut.difference_update(cut))
     try:
-        playing.run()
+        simulated.run()
     finally:
-        playing.clock.end()
-    return outcome.endings, playing.clock.time
+        simulated.clock.end()
+    return outcome.endings, simulated.clock.time
 
 
 def _honest(endings: Mapping[int, Any]) -> list[Any]:
@@ -77,8 +77,8 @@ def test_the_sender_of_a_malformed_message_is_named(what: str, monkeypatch: pyte
     _assert_named(*_played())
 
 
-def test_a_site_that_gives_up_with_all_links_down_stays_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The malformed message closes the only link that it has; it stays until it can tell another neighbour."""
+def test_a_site_that_gives_up_with_all_links_down_stays_until_it_can_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The malformed message closes its only link, so it stays until it can tell another neighbour."""
     _spoil("header", monkeypatch)
     _assert_named(*_played(ring(3), cut_until=3.0))
 
@@ -132,7 +132,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     monkeypatch.setattr(Node, "settle", settle)
     settings = Settings(2, algorithm="deepca", tol=1e-9)
     killed = (Fault(0.1, "kill", (LIAR,), 500.0),)
-    outcome = play(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
+    outcome = simulate(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
     assert spoilt
     assert outcome.correct, outcome.problems
     assert all(isinstance(outcome.endings[site], run.Ending) for site in range(5) if site != LIAR)
@@ -143,7 +143,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
 def test_an_impossible_number_of_directions_is_refused(
     count: float, liar: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A site claims to be the most advanced, and then sends an impossible number of directions; it is named."""
+    """A site that claims to be the most advanced, and then sends an impossible number of directions, is named."""
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
     gather, exchange = Node.gather, Node.exchange
 
@@ -163,7 +163,7 @@ def test_an_impossible_number_of_directions_is_refused(
 @pytest.mark.parametrize("liar", range(4))
 def test_directions_that_are_not_orthonormal_are_refused(liar: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
-    gather, spread = Node.gather, run.spread
+    gather, spread = Node.gather, run.broadcast_from
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
         return gather(self, Offer((), 1000) if self.context.me == liar else offer, *more)
@@ -174,7 +174,7 @@ def test_directions_that_are_not_orthonormal_are_refused(liar: int, monkeypatch:
         return spread(network, source, np.full(x.shape, 2.0), lambda x: True)
 
     monkeypatch.setattr(Node, "gather", boasting)
-    monkeypatch.setattr(run, "spread", lying)
+    monkeypatch.setattr(run, "broadcast_from", lying)
     _assert_named(*_played())
 
 
@@ -190,7 +190,7 @@ def test_every_site_finds_an_error_of_the_pooled_rows_itself(topology: Topology)
 
 
 def test_a_made_up_common_error_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site that gave up is named, and the others do not take the error for their own."""
+    """The site that gave up is named, and the others do not adopt the error."""
     honest = Node.exchange
 
     def given_up(self: Node, plan: RunPlan, tag: Tag, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sites under a virtual clock, started in any order and killed at any moment, end with one result or none."""
+"""Test under a virtual clock that sites end with one result or none, whenever they are started and killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from deepca._util.logs import EventHandler, listening
+from deepca._util.logs import EventHandler, attached
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose, model_of
@@ -26,10 +26,10 @@ from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import pack
-from deepca.sites.protocol.signatures import Seals
+from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.node import Membership, Node, Policy, View
-from deepca.sites.runtime.run import Ending, Job, run_site
+from deepca.sites.runtime.run import Ending, SiteRun, run_site
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
@@ -57,7 +57,7 @@ class Simulation:
         settings: Mapping[int, Settings] | None = None,
         columns: Mapping[int, Sequence[str]] | None = None,
         seed: int = 0,
-        seals: Callable[[int], Seals] | None = None,
+        seals: Callable[[int], Signatures] | None = None,
     ) -> None:
         self.seals = seals
         self.topology, self.on_loss, self.seed = topology, on_loss, seed
@@ -75,9 +75,10 @@ class Simulation:
         self.network = VirtualNetwork(self.clock, [Host(j) for j in range(topology.n_agents)], self.edges, seed)
         self.disks = [MemoryDisk(self.run_id) for _ in self.names]
         self.endings: dict[int, Ending | DeepcaError] = {}
-        self.results: set[bytes] = set()  # of all sites that ever ended with one
+        self.results: set[bytes] = set()  # of all sites that ended with one, even if they were restarted later
         self.ended: dict[int, float] = {}
         self.logged: list[tuple[float, int, str, str]] = []
+        self.differing: list[tuple[float, int, Mapping[str, Any]]] = []  # time and site of a warning, and its facts
         self.epochs: dict[int, list[int]] = defaultdict(list)  # iteration each epoch resumed from, −1 for none, by site
         self.steps: dict[int, list[int]] = defaultdict(list)  # iterations done, by site
         self.views: list[View] = []
@@ -103,10 +104,10 @@ class Simulation:
 
     def cut(self, inside: Sequence[int]) -> None:
         everybody = range(len(self.names))
-        self.network.trouble.cut |= {(i, j) for i in everybody for j in everybody if (i in inside) != (j in inside)}
+        self.network.link_faults.cut |= {(i, j) for i in everybody for j in everybody if (i in inside) != (j in inside)}
 
     def heal(self) -> None:
-        self.network.trouble.cut.clear()
+        self.network.link_faults.cut.clear()
 
     def start(self, *sites: int) -> None:
         for site in sites:
@@ -124,7 +125,7 @@ class Simulation:
         disk = self.disks[site]
         seals = None if self.seals is None else self.seals(site)
         node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault, seals)
-        job = Job("run", self.names, site, self.topology, settings, source, EVERY)
+        job = SiteRun("run", self.names, site, self.topology, settings, source, EVERY)
         self.endings.pop(site, None)
 
         def work() -> None:
@@ -134,18 +135,20 @@ class Simulation:
                 self.results.add(ending.content)
                 self.ended.setdefault(site, self.clock.time)
                 node.finished()
-                node.farewell()
+                node.wait_until_all_finished()
             except DeepcaError as error:
                 self.endings[site] = error
                 if not isinstance(error, Unfinished):
                     node.failed(str(error), error)
-                    node.farewell(0.0)
+                    node.wait_until_all_finished(0.0)
             self.network.leave(site, node)
 
         self.network.start(site, node, work)
 
     def _hear(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
         self.logged.append((self.clock.time, self.names.index(site), event, text))
+        if event == "differs":
+            self.differing.append((self.clock.time, self.names.index(site), facts))
         if event == "epoch":
             self.epochs[self.names.index(site)].append(facts["resumed_from"])
 
@@ -157,7 +160,7 @@ class Simulation:
                 beginning.wait(busy_until)
 
         self.clock.spawn(wait, "beginning")
-        with listening(EventHandler(self._hear)):
+        with attached(EventHandler(self._hear)):
             try:
                 self.clock.run(self.deadline + 100.0)
             finally:
@@ -197,7 +200,7 @@ class _Steps:
 
 @cache
 def undisturbed(m: int, kind: str, plain: Settings = PLAIN) -> tuple[float, float]:
-    """Return when the first epoch starts and when the first site has its result, without any faults."""
+    """Return when the first epoch starts and when the first site has its result, without faults."""
     simulation = Simulation(_GRAPHS[kind](m), plain=plain).all_at().run()
     simulation.check_all_ended()
     return min(time for time, _, event, _ in simulation.logged if event == "epoch"), min(simulation.ended.values())
@@ -246,29 +249,30 @@ def _named(**columns: Sequence[str]) -> dict[int, Sequence[str]]:
 
 SWAPPED = ["column 1", "column 0", *[f"column {j}" for j in range(2, D)]]
 OTHER = ["column 0", "weight", *[f"column {j}" for j in range(2, D)]]
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "components": ({"settings": {1: replace(PLAIN, n_components=3)}}, "components 3 instead of 2"),
-    "tolerance": ({"settings": {1: replace(PLAIN, tol=1e-6)}}, "tolerance 1e-06 instead of 1e-09"),
-    "order of columns": ({"columns": _named(site1=SWAPPED)}, "the same columns in a different order"),
-    "a column": ({"columns": _named(site1=OTHER)}, "column 2 "),
+WRONG: dict[str, tuple[dict[str, Any], str]] = {  # case → what differs at site 1, and the name of the entry
+    "components": ({"settings": {1: replace(PLAIN, n_components=3)}}, "components"),
+    "tolerance": ({"settings": {1: replace(PLAIN, tol=1e-6)}}, "tolerance"),
+    "order of columns": ({"columns": _named(site1=SWAPPED)}, "columns"),
+    "a column": ({"columns": _named(site1=OTHER)}, "columns"),
 }
 
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize("case", WRONG)
 def test_a_site_that_differs_is_named_and_the_run_does_not_start(case: str, m: int) -> None:
-    how, difference = WRONG[case]
+    how, entry = WRONG[case]
     simulation = Simulation(path(m), deadline=30.0, **how).all_at().run()
     assert not any(event == "epoch" for _, _, event, _ in simulation.logged)
     assert not simulation.steps[0]
     error = simulation.endings[1]
     assert isinstance(error, InvalidInput)
     assert error.agent == (1 if m == 3 else None)  # only a majority can tell which one is wrong
-    assert all(fact in str(error) for fact in ("site-1", "site-0", difference))
-    named = {site: time for time, site, event, text in simulation.logged if event == "differs" and "site-1" in text}
+    assert "site-0" in str(error)  # the site to compare with
+    named = {site: time for time, site, facts in simulation.differing if facts["site"] == "site-1"}
     assert set(named) == set(range(m))
     assert max(named.values()) < 5.0
-    # of two sites, neither knows which one is right; of three, the other two wait for the odd one to be corrected
+    assert all(facts["names"] == [entry] for _, _, facts in simulation.differing)
+    # of two sites, neither knows which one is right; of three, the majority waits for the other one to be corrected
     assert all(
         isinstance(simulation.endings[site], InvalidInput if m == 2 else Unfinished) for site in {*range(m)} - {1}
     )
@@ -307,7 +311,7 @@ def test_sites_that_are_all_killed_resume_from_a_checkpoint() -> None:
     assert simulation.epochs[0][-1] >= 0
 
 
-def test_the_deadline_ends_a_run_that_waits() -> None:
+def test_a_run_that_waits_for_a_site_ends_at_the_deadline() -> None:
     begin, end = undisturbed(4, "ring", MANY)
     simulation = Simulation(ring(4), deadline=20.0, plain=MANY)
     simulation.all_at().at(begin + 0.5 * (end - begin), simulation.kill, 2).run()
@@ -381,7 +385,7 @@ def test_a_site_that_returns_takes_part_again_or_receives_the_result() -> None:
     begin, _ = undisturbed(5, "path")
     for back in (1.0, 3.0, 4.0, 6.0):
         simulation = Simulation(path(5), "shrink", patience=2.0)
-        simulation.network.trouble.slow = dict.fromkeys(range(5), 4.0)
+        simulation.network.link_faults.slow = dict.fromkeys(range(5), 4.0)
         when = begin + 1.5
         simulation.all_at().at(when, simulation.kill, 4).at(when + back, simulation.start, 4).run()
         assert all(isinstance(simulation.endings[site], Ending) for site in range(5))
@@ -390,7 +394,7 @@ def test_a_site_that_returns_takes_part_again_or_receives_the_result() -> None:
         simulation.check_results([simulation.names.index(name) for name in ending.members])
 
 
-def test_a_restarted_site_waits_only_for_the_patience() -> None:
+def test_a_restarted_site_waits_no_longer_than_the_patience() -> None:
     begin, _ = undisturbed(5, "complete")
     simulation = Simulation(complete(5), "shrink", patience=2.0)
     simulation.all_at().at(begin + 0.1, simulation.kill, 4).at(begin + 0.2, simulation.kill, 1).at(
@@ -420,7 +424,7 @@ def test_sites_killed_at_any_moment_around_the_end_agree_on_one_result(
 
 
 def _most_results_after_a_loss(*, forgetful: bool) -> int:
-    """Return how many results there are if two of three sites write one, and then one of these is lost for good."""
+    """Return the number of results if two of three sites write one, and one of these two is then lost permanently."""
     _, end = undisturbed(3, "complete")
     most = 0
     for when in np.arange(end - 0.09, end + 0.01, 0.01):

@@ -1,4 +1,4 @@
-"""Digests of a site's rows, reports of failed agents, and signatures of claims."""
+"""Test digests of a site's rows, reports of failed agents, and signatures of claims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
-from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.protocol.signatures import CertificateSignatures
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows, next_name
 from tests.support.errors import raises
@@ -49,7 +49,7 @@ def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
 # ---------------------------------------------------------------------------------------------------------- old results
 
 
-def test_changing_a_value_makes_a_result_old_and_touching_the_file_does_not(kits: Path) -> None:
+def test_a_result_becomes_stale_if_a_value_changes_but_not_if_the_file_is_touched(kits: Path) -> None:
     values = np.arange(12.0).reshape(4, 3)
     site = _site(kits, rows=values)
     first = SiteRows(site)
@@ -75,7 +75,7 @@ def test_a_site_that_restarts_after_signing_cannot_continue_with_other_rows(kits
     np.save(site.data, np.zeros((3, 2)))
     SiteRows(site).check(RUN)  # nothing has been signed yet
     np.save(site.data, np.ones((3, 2)))
-    vault.hold(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
+    vault.store_result(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
     SiteRows(site).check(RUN)
     np.save(site.data, np.zeros((3, 2)))
     with raises(OldResult, known=True):
@@ -84,7 +84,7 @@ def test_a_site_that_restarts_after_signing_cannot_continue_with_other_rows(kits
 
 @pytest.mark.parametrize("content", [None, "", '{"salt": 3}'])
 def test_a_result_without_the_digest_of_its_rows_is_not_used(kits: Path, content: str | None) -> None:
-    """It is unknown whether it describes the current rows."""
+    """It is not known whether such a result belongs to the current rows."""
     site = _site(kits, rows=np.ones((3, 2)))
     content_of, claim = b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
     signed = Endorsement(0, claim, b"s")
@@ -92,7 +92,7 @@ def test_a_result_without_the_digest_of_its_rows_is_not_used(kits: Path, content
     def vault() -> RowsVault:
         return RowsVault("result", site, SiteRows(site), RUN)
 
-    vault().hold(content_of, claim, (signed,), decided=True)
+    vault().store_result(content_of, claim, (signed,), decided=True)
     assert vault().load().outcome == content_of
     if content is None:
         (site.state / "rows.json").unlink()
@@ -170,17 +170,17 @@ def test_a_report_contains_the_facts_of_faults_of_other_sites(kits: Path) -> Non
 # ----------------------------------------------------------------------------------------------------------- signatures
 
 
-def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN) -> CertificateSeals:
+def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN) -> CertificateSignatures:
     credentials = Identity.load(read_site(kits / name / "site.toml"))
-    return CertificateSeals(lambda: credentials, NAMES, run, agreement)
+    return CertificateSignatures(lambda: credentials, NAMES, run, agreement)
 
 
 def test_an_endorsement_is_valid_for_its_site_run_and_claim_only(kits: Path) -> None:
     claim = ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
     south, north = _seals(kits, "south"), _seals(kits, "north")
     signed = south.endorse(1, claim)
-    assert north.endorsement_fault(signed) == ""
-    assert _seals(kits, "north", agreement=b"b" * 32).endorsement_fault(signed)  # another run name, or other settings
+    assert north.endorsement_problem(signed) == ""
+    assert _seals(kits, "north", agreement=b"b" * 32).endorsement_problem(signed)  # another run name, or other settings
     forged = [
         replace(signed, site=2),
         replace(signed, signature=b"x" + signed.signature[1:]),
@@ -191,13 +191,13 @@ def test_an_endorsement_is_valid_for_its_site_run_and_claim_only(kits: Path) -> 
         replace(signed, claim=replace(claim, outcome=b"q" * 32)),
         south.endorse(0, claim),  # in the name of another site
     ]
-    assert all(north.endorsement_fault(one) for one in forged)
+    assert all(north.endorsement_problem(one) for one in forged)
 
 
 def test_the_seal_of_a_record_is_not_valid_as_an_endorsement(kits: Path) -> None:
     """The same key signs both, so the two kinds of signature must not be interchangeable."""
     south, north = _seals(kits, "south", agreement=RUN), _seals(kits, "north", agreement=RUN)
     bare = south.endorse(1, ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
-    sealed = south.seal(bare.statement)
-    assert north.fault(1, sealed) == ""
-    assert north.endorsement_fault(replace(bare, signature=sealed.signature))
+    sealed = south.sign_record(bare.statement)
+    assert north.record_problem(1, sealed) == ""
+    assert north.endorsement_problem(replace(bare, signature=sealed.signature))

@@ -1,4 +1,4 @@
-"""A site only writes a result that every member has computed or that most sites have signed."""
+"""Test that a site only writes a result that every member has computed or that most sites have signed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from deepca.decomposition.settings import Settings
 from deepca.errors import DisputedResult
 from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.comparison import difference
-from deepca.sites.runtime.node import Concluded, Node
+from deepca.sites.runtime.node import DecidedResult, Node
 from deepca.sites.runtime.run import Ending
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status, StatusCode
 from deepca.topology import ring
-from studies.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
+from studies.faults.schedules import Fault, Outcome, Schedule, SimulatedRun, rows_of
 
 
 def _turned(model: Model) -> Model:
@@ -86,7 +86,9 @@ def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) ->
     """Make site 0 propose, and compare with, a different model than it computed."""
     honest = Node.settle
 
-    def settle(self: Node, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+    def settle(
+        self: Node, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]
+    ) -> DecidedResult:
         if self.context.me != 0:
             return honest(self, plan, differs, proposal)
         forged = change(from_bytes(proposal(), Path("computed")))
@@ -99,34 +101,34 @@ def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) ->
 def test_a_forged_proposal_is_not_written_and_its_proposer_is_named(
     forged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Site 0 proposes something different from what it computed; all others notice and end."""
+    """Site 0 proposes another model than it computed; all other sites detect this and end."""
     _forge(FORGED[forged], monkeypatch)
-    outcome, play = _played(())
+    outcome, run = _played(())
     errors = [outcome.endings[site] for site in range(4)]
     assert all(isinstance(error, DisputedResult) for error in errors), errors
     assert {error.site for error in errors if isinstance(error, DisputedResult)} == {"site-0"}
     seen = {error.by for error in errors[1:] if isinstance(error, DisputedResult)}
-    assert None in seen  # at least one site found it; others may only have been told
-    assert all(not disk.vault.load().decided for disk in play.disks)
+    assert None in seen  # at least one site found this itself; others may have learnt of it
+    assert all(not disk.vault.load().decided for disk in run.disks)
 
 
 def test_a_refused_result_stays_refused_after_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     _forge(FORGED["mean"], monkeypatch)
-    outcome, play = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
+    outcome, run = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
     assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())
-    assert all(not disk.vault.load().decided for disk in play.disks)
+    assert all(not disk.vault.load().decided for disk in run.disks)
 
 
-def _played(faults: tuple[Fault, ...], again: float = 0.0) -> tuple[Outcome, Play]:
+def _played(faults: tuple[Fault, ...], again: float = 0.0) -> tuple[Outcome, SimulatedRun]:
     nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
     schedule = Schedule(5, ring(4), Settings(2, tol=1e-9), "wait", faults or nothing, deadline=60.0)
     outcome = Outcome(schedule)
-    play = Play(schedule, rows_of(schedule), outcome)
+    run = SimulatedRun(schedule, rows_of(schedule), outcome)
     if again:
         for site in range(4):
-            play.clock.at(again, partial(play.start, site))
+            run.clock.at(again, partial(run.start, site))
     try:
-        play.run()
+        run.run()
     finally:
-        play.clock.end()
-    return outcome, play
+        run.clock.end()
+    return outcome, run

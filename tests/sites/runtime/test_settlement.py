@@ -1,4 +1,4 @@
-"""When a claimed result may be written, and which signatures an honest site never makes."""
+"""Test when a claimed result may be written, and which signatures an honest site never makes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 10.0
 
 
 class Scene:
-    """Site ``me`` and its view of the others: at time 0 all are present and run the plan."""
+    """Site ``me`` and what it knows of the others; at time 0 all are present and run the plan."""
 
     def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait", sites: int = SITES) -> None:
         self.everyone, edges = frozenset(range(sites)), [edge for edge in EDGES if max(edge) < sites]
@@ -40,7 +40,7 @@ class Scene:
         for site in others:
             self.publish(site)
         self.assembly.publish(phase="running", epoch=1, plan=PLAN.digest)
-        self.assembly.look(0.0, others, dict.fromkeys(others, 0.0))
+        self.assembly.update_presence(0.0, others, dict.fromkeys(others, 0.0))
 
     def publish(self, site: int, **changes: Any) -> None:
         known = self.assembly.table.get(site)
@@ -60,10 +60,10 @@ class Scene:
         reached = self.everyone - {self.me, *sites}
         for other in reached:
             self.publish(other, links=self.everyone - {other, *sites})
-        self.assembly.look(at, reached, {})
+        self.assembly.update_presence(at, reached, {})
 
     def final(self, now: float = 0.0, computed: bytes = PLAN.digest) -> bool:
-        return self.settlement.final(CLAIM, computed, now)
+        return self.settlement.may_be_written(CLAIM, computed, now)
 
 
 def test_the_signatures_of_all_members_are_needed_while_all_are_present() -> None:
@@ -74,7 +74,7 @@ def test_the_signatures_of_all_members_are_needed_while_all_are_present() -> Non
     assert scene.final()
 
 
-def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_the_patience() -> None:
+def test_a_majority_of_signatures_suffices_once_the_other_sites_exceed_the_patience() -> None:
     scene = Scene()
     scene.sign(0, 1, 4)
     scene.lose(2, 3, at=5.0)
@@ -82,7 +82,7 @@ def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_the_patience(
     assert scene.final(5.0 + 1.1 * PATIENCE)
 
 
-def test_a_minority_never_suffices() -> None:
+def test_a_minority_of_signatures_never_suffices() -> None:
     scene = Scene()
     scene.sign(0, 4)
     scene.lose(1, 2, 3, at=0.0)
@@ -96,7 +96,7 @@ def test_a_site_that_computed_the_result_compares_before_it_writes() -> None:
     assert scene.settlement.to_compare(PLAN) == CLAIM
 
 
-def test_a_late_site_accepts_what_most_have_signed() -> None:
+def test_a_late_site_accepts_a_result_that_most_sites_have_signed() -> None:
     scene = Scene()
     scene.sign(0, 1)
     assert not scene.final(computed=b"")
@@ -116,7 +116,7 @@ def test_a_member_that_lost_its_numbers_is_not_awaited() -> None:
 
 @pytest.mark.parametrize("plan", [PLAN, None])
 def test_nothing_is_written_after_a_member_has_refused(plan: RunPlan | None) -> None:
-    """Late sites do not write it either, unless the refusing member has signed as well."""
+    """Late sites do not write it either, unless the member that refused has also signed."""
     scene = Scene()
     scene.sign(0, 1, 2, 4)
     scene.settlement.check(plan)
@@ -136,12 +136,12 @@ def test_only_a_proposal_of_the_first_member_is_compared() -> None:
     assert scene.settlement.to_compare(PLAN) == CLAIM
 
 
-def test_a_result_that_may_have_been_decided_out_of_sight_is_pending() -> None:
+def test_a_result_that_absent_sites_may_have_decided_is_pending() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
     scene.lose(2, at=0.0)  # its signature would make three of five
-    assert scene.settlement.pending() == [CLAIM]
+    assert scene.settlement.blocking() == [CLAIM]
 
 
 def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None:
@@ -149,7 +149,7 @@ def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None
     scene.sign(0, 1)
     scene.lose(2, at=0.0)
     scene.publish(3, epoch=7)  # as if it had ruled that out
-    assert scene.settlement.pending() == [CLAIM]
+    assert scene.settlement.blocking() == [CLAIM]
 
 
 def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_is_away() -> None:
@@ -158,11 +158,11 @@ def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_i
     scene.sign(3, claim=claim)
     for site in (1, 2):
         scene.publish(site, phase="gathering", plan=b"")
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
     scene.lose(0, at=0.0)  # it may have written with the signatures of 0, 3, and of 1 or 2
-    assert scene.settlement.pending() == [claim]
+    assert scene.settlement.blocking() == [claim]
     scene.publish(0, epoch=2)  # then it cannot have
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_lost_site_that_can_no_longer_sign_is_not_awaited(changes: dict[str, A
     scene.sign(0, 1)
     scene.publish(2, **changes)
     scene.lose(2, at=0.0)
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
 
 
 def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
@@ -186,7 +186,7 @@ def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
     scene.sign(0, 1)
     scene.publish(2, phase="gathering", plan=b"", computed=PLAN.digest)
     scene.lose(2, at=0.0)
-    assert scene.settlement.pending() == [CLAIM]
+    assert scene.settlement.blocking() == [CLAIM]
 
 
 def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
@@ -194,9 +194,9 @@ def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
     scene.sign(0)
     for site in (1, 2):
         scene.publish(site, computed=PLAN.digest)
-    assert scene.settlement.pending() == [CLAIM]
+    assert scene.settlement.blocking() == [CLAIM]
     scene.publish(1, computed=b"")
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
 
 
 def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -> None:
@@ -205,14 +205,14 @@ def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -
         scene.publish(site, computed=PLAN.digest)
     scene.sign_unproposed(3, CLAIM)
     scene.lose(0, at=0.0)  # the proposer
-    assert scene.settlement.pending() == []
+    assert scene.settlement.blocking() == []
     with raises(DisputedResult, site="site-3", by=None) as caught:
         scene.settlement.check(PLAN)
     assert "site-0" in caught.value.what  # the one that did not propose it
 
 
 def test_signing_one_of_two_proposals_is_not_the_fault_of_the_signer() -> None:
-    """Each of two sites shows the proposer's signature that its own relies on, so the proposer is named."""
+    """Two sites show different signatures of the proposer on which their own rely, so the proposer is named."""
     other = replace(CLAIM, outcome=b"x" * 32)
     scene = Scene()
     scene.sign(0, 4)
@@ -270,7 +270,7 @@ def test_a_result_of_the_other_sites_is_accepted_under_shrink() -> None:
 
 
 def _hear_failure(accuser: int, failure: Failure) -> None:
-    """Let site 0 of a path hear that another site has given up."""
+    """Let site 0 of a path learn that another site has given up."""
     edges = tuple((j, j + 1) for j in range(SITES - 1))
     node = Node(Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
     plan = replace(PLAN, edges=edges)

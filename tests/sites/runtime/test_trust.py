@@ -1,4 +1,4 @@
-"""Trust between sites: only what a site has sealed itself is believed of it, and only the site that lies is named."""
+"""Test trust between sites: only a site's own sealed records are believed, and only the site that lies is named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.protocol.records import Record, RunPlan
-from deepca.sites.protocol.signatures import CertificateSeals, NoSeals
+from deepca.sites.protocol.signatures import CertificateSignatures, NoSignatures
 from deepca.sites.runtime import run
 from deepca.sites.runtime.link import Link, hello_check
 from deepca.sites.runtime.membership import Membership, Policy
@@ -31,27 +31,27 @@ LIAR = 2
 
 
 class Names:
-    """Seals for tests, which count as unforgeable: each site signs with its number."""
+    """Signatures for tests, which count as unforgeable: each site signs with its number."""
 
-    binding = True
+    unforgeable = True
 
     def __init__(self, me: int) -> None:
         self._me = b"%d" % me
 
-    def seal(self, content: bytes, /) -> wire.Sealed:
+    def sign_record(self, content: bytes, /) -> wire.Sealed:
         return wire.Sealed(record=content, signature=self._me)
 
-    def fault(self, site: int, sealed: wire.Sealed, /) -> str:
+    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
         return "" if sealed.signature == b"%d" % site else "its signature is wrong"
 
     def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         return Endorsement(site, claim, signature=self._me)
 
-    def endorsement_fault(self, endorsement: Endorsement, /) -> str:
+    def endorsement_problem(self, endorsement: Endorsement, /) -> str:
         return "" if endorsement.signature == b"%d" % endorsement.site else "its signature is wrong"
 
     def forged(self, endorsement: Endorsement, /) -> bool:
-        return bool(self.endorsement_fault(endorsement))
+        return bool(self.endorsement_problem(endorsement))
 
 
 def _check_named(simulation: Simulation, liar: int, *, before: float, error: type[PeerFault] = PeerFault) -> None:
@@ -74,7 +74,7 @@ def _node(simulation: Simulation, site: int) -> Node:
 
 
 def _hello_of_the_liar(simulation: Simulation, known: Callable[[Link], Incarnation], every: float) -> None:
-    """Make the liar tell its neighbours repeatedly that it knows other incarnations of them."""
+    """Make the liar claim repeatedly, in its Hello, to know other incarnations of its neighbours."""
 
     def lying(link: Link) -> Callable[[float], wire.Frame | None]:
         honest, last = link.next_frame, [0.0]
@@ -112,7 +112,7 @@ def test_a_site_does_not_believe_others_about_its_own_incarnation(lie: str, monk
                 record = Record(
                     peer, Incarnation(10**6, 5), 1, fingerprint=self.context.membership.fingerprint
                 ).to_wire()
-                frame.hello.yours.CopyFrom(self.context.seals.seal(record.SerializeToString()))
+                frame.hello.yours.CopyFrom(self.context.seals.sign_record(record.SerializeToString()))
                 frame.hello.check = hello_check(frame.hello)
             return frame
 
@@ -129,7 +129,7 @@ def _records(simulation: Simulation) -> list[Record]:
 
 @pytest.mark.parametrize("seals", [Names, None])
 def test_an_incarnation_that_counts_as_earlier_takes_a_later_number(seals: Any) -> None:
-    """Its clock may have been set back; others show it the record that it sealed before."""
+    """If its clock was set back, others show it the record that it sealed before."""
     begin, end = undisturbed(4, "ring")
     simulation = Simulation(ring(4), seals=seals)
 
@@ -151,9 +151,9 @@ def test_an_incarnation_that_counts_as_earlier_takes_a_later_number(seals: Any) 
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
 @pytest.mark.parametrize("liar", [0, 3])
 def test_a_made_up_epoch_is_not_adopted(liar: int, on_loss: Any) -> None:
-    """All sites name the liar, and their memory stays intact: without the lie the same run continues."""
+    """All sites name the liar; their memory stays intact, so that without the lie the same run continues."""
     simulation = Simulation(path(4), on_loss, deadline=80.0, seals=Names)
-    simulation.disks[liar].vault.enter((1 << 62) - 1)
+    simulation.disks[liar].vault.store_epoch((1 << 62) - 1)
 
     def check() -> None:
         _check_named(simulation, liar, before=10.0)
@@ -182,7 +182,7 @@ def test_an_epoch_made_up_during_the_run_ends_it_and_names_the_site() -> None:
 
 
 def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
-    """Make site 0 send every neighbour a record with a different proposal, and hand out all of them."""
+    """Make site 0 send every neighbour a record with a different proposal, and serve all proposals."""
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
         if self.context.me != 0:
@@ -196,7 +196,7 @@ def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
                 self.settlement.claims.add(own)
                 record = self.assembly.record
                 record = replace(record, version=record.version + 1000, computed=plan.digest, endorsement=own)
-                sealed = self.context.seals.seal(record.to_wire().SerializeToString(deterministic=True))
+                sealed = self.context.seals.sign_record(record.to_wire().SerializeToString(deterministic=True))
                 link.send(Parcel(wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()))
             self.neighbors.wake_all()
             while True:
@@ -222,12 +222,12 @@ def test_only_the_proposer_of_two_results_is_named_and_not_their_signers(
 def test_a_site_that_signs_without_a_proposal_is_named_and_delays_no_other(
     forged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proposer is dead, and another site signs a made-up result, in one case with a forged proposal."""
+    """The proposer is down, and another site signs a fabricated result, in one case with a forged proposal."""
     honest, simulation = Node.settle, Simulation(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
         if self.context.me == 0:
-            simulation.at(simulation.clock.time + 0.5, simulation.kill, 0)  # others have its last numbers by then
+            simulation.at(simulation.clock.time + 0.5, simulation.kill, 0)  # by then the others have its last numbers
             while True:
                 self.changed.wait(1.0)
         if self.context.me == 3 and plan.proposer == 0:
@@ -251,7 +251,7 @@ def test_the_other_sites_continue_when_the_proposer_dies(monkeypatch: pytest.Mon
 
     def settle(self: Node, *given: Any) -> Any:
         if self.context.me == 0:
-            simulation.at(simulation.clock.time + 0.5, simulation.kill, 0)  # others have its last numbers by then
+            simulation.at(simulation.clock.time + 0.5, simulation.kill, 0)  # by then the others have its last numbers
             while True:
                 self.changed.wait(1.0)
         return honest(self, *given)
@@ -288,12 +288,12 @@ class _Shown:
 )
 def test_relying_on_a_certificate_that_expired_later_is_not_a_fault(reason: str, right: bool, forged: bool) -> None:
     shown: Any = _Shown(reason, right)
-    seals = CertificateSeals(lambda: shown, SITES, b"r" * 32, b"a" * 32)
+    seals = CertificateSignatures(lambda: shown, SITES, b"r" * 32, b"a" * 32)
     assert seals.forged(_endorsed(0, b"x")) is forged
     node = _alone(seals)
     signed, proposed = _endorsed(1, b"x"), _endorsed(0, b"x")
     node.settlement.claims.add(signed)  # verified before
-    node.records.take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
+    node.records.process_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
     if forged:
         with raises(DisputedResult, site="south", by=None) as caught:
             node.settlement.check(None)
@@ -321,7 +321,7 @@ def _outcome(content: bytes, *signed: Endorsement) -> wire.Outcome:
     return wire.Outcome(outcome=hashlib.sha256(content).digest(), endorsements=[one.to_wire() for one in signed])
 
 
-def test_a_site_all_of_whose_neighbours_belong_to_another_network_gives_up() -> None:
+def test_a_site_gives_up_if_all_its_neighbours_belong_to_another_network() -> None:
     node = _alone()
     for peer in (1, 2):
         node.faults.check()
@@ -337,7 +337,7 @@ def test_a_site_all_of_whose_neighbours_belong_to_another_network_gives_up() -> 
 
 
 def test_an_agent_gives_up_when_another_one_keeps_running_as_the_same_site() -> None:
-    node = _alone(NoSeals())
+    node = _alone(NoSignatures())
     for number in range(1, 7):
         node.faults.check()
         later = Incarnation(10**6 * number, 7)
@@ -375,20 +375,22 @@ def test_a_requested_result_is_stored_while_a_site_claims_it() -> None:
 
 def test_signatures_are_verified_once_and_a_limited_number_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     seals, asked = Names(0), [0]
-    honest = seals.endorsement_fault
+    honest = seals.endorsement_problem
 
     def counted(one: Endorsement) -> str:
         asked[0] += 1
         return honest(one)
 
-    monkeypatch.setattr(seals, "endorsement_fault", counted)
+    monkeypatch.setattr(seals, "endorsement_problem", counted)
     node = _alone(seals)
     signed = _endorsed(0, b"x")
     for _ in range(3):
-        node.records.take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed))
+        node.records.process_endorsement(
+            1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed)
+        )
     assert asked == [2]
     for number in range(100):
-        node.records.take_endorsement(
+        node.records.process_endorsement(
             1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed)
         )
     assert len(list(node.settlement.claims)) <= 9
@@ -398,7 +400,7 @@ def test_an_invalid_record_names_its_site_whichever_neighbour_passes_it_on() -> 
     node = _alone()
     record = Record(2, Incarnation(1, 3), 1).to_wire()
     record.phase = "asleep"
-    sealed = Names(2).seal(record.SerializeToString())
+    sealed = Names(2).sign_record(record.SerializeToString())
     with pytest.raises(FrameError) as caught:
         node.records.receive(1, wire.Records(sealed=[sealed]))
     assert "west" in str(caught.value)
@@ -410,5 +412,5 @@ def test_an_invalid_record_sealed_by_another_site_accuses_no_site() -> None:
     node = _alone()
     record = Record(2, Incarnation(1, 3), 1).to_wire()
     record.phase = "asleep"
-    node.records.receive(1, wire.Records(sealed=[Names(1).seal(record.SerializeToString())]))
+    node.records.receive(1, wire.Records(sealed=[Names(1).sign_record(record.SerializeToString())]))
     node.faults.check()

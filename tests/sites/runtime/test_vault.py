@@ -1,4 +1,4 @@
-"""What a site remembers of a run on disk."""
+"""Test what a site stores about a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _vault(folder: Path) -> FileVault:
 def _signed(folder: Path) -> None:
     claim = ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
     vault = _vault(folder)
-    vault.enter(7)
-    vault.hold(b"model", claim, (Endorsement(0, claim, b"s"),), decided=True)
+    vault.store_epoch(7)
+    vault.store_result(b"model", claim, (Endorsement(0, claim, b"s"),), decided=True)
 
 
 def test_a_result_survives_a_restart(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_result_survives_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "endorsements"])
-def test_an_unusable_result_keeps_the_promised_epoch(tmp_path: Path, damage: str) -> None:
+def test_the_promised_epoch_survives_if_the_result_is_unusable(tmp_path: Path, damage: str) -> None:
     _signed(tmp_path)
     if damage == "missing":
         (tmp_path / "result.npz").unlink()

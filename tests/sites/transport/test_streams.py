@@ -1,4 +1,4 @@
-"""Streams between neighbours: frames arrive, faulty sites are refused and reported, and nothing blocks for long."""
+"""Test streams between neighbours: frames arrive, faulty sites are refused and reported, and no call blocks."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Recorder:
         return sum(event[0] == what for event in self.events)
 
     def wait_for(self, what: str, times: int = 1) -> str:
-        """Return the reason of the event number ``times`` of a kind, once it has happened."""
+        """Wait until a kind of event has happened ``times`` times, and return the reason of the last one."""
         self.wait(lambda: self.count(what) >= times)
         return [event[2] for event in self.events if event[0] == what][times - 1]
 
@@ -240,7 +240,7 @@ class Side:
 
 @contextmanager
 def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: StreamTimes = FAST) -> Iterator[Side]:
-    """Run site north, number 1, which south and west dial."""
+    """Run site north, number 1, to which south and west connect."""
     heard = Recorder()
     neighbours = [Peer(0, "south", None, dial=False), Peer(2, "west", None, dial=False)]
     streams = Streams(heard, Peer(1, "north", address, dial=False), neighbours, address, kit, pace=pace)
@@ -253,7 +253,7 @@ def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: Strea
 
 @contextmanager
 def dialling(port: int, kit: Credentials | None, me: str = "south", pace: StreamTimes = FAST) -> Iterator[Side]:
-    """Run site south, number 0, which dials north."""
+    """Run site south, number 0, which connects to north."""
     heard = Recorder()
     north = Peer(1, "north", f"127.0.0.1:{port}", dial=True)
     streams = Streams(heard, Peer(0, me, None, dial=False), [north], None, kit, pace=pace)
@@ -285,7 +285,7 @@ def test_frames_arrive_in_both_directions(encrypted: bool) -> None:
 
 
 def test_both_sides_can_send_large_messages_at_the_same_time() -> None:
-    """100 MB in each direction, in frames below the limit: neither side has to wait for the other to read first."""
+    """They exchange 100 MB in frames below the limit; neither side has to wait until the other reads."""
     authority, count = Authority(), 100
     with (
         listening(authority.issue("north")) as north,
@@ -314,7 +314,7 @@ def test_stopping_is_prompt() -> None:
 
 
 def test_dialling_ends_even_if_its_cancellation_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that a task awaits may swallow a cancellation; there must be no further attempt after a stop."""
+    """A task may swallow its cancellation, but there must be no further attempt after a stop."""
     attempts: list[float] = []
 
     async def deaf(*_: object) -> None:
@@ -331,7 +331,7 @@ def test_dialling_ends_even_if_its_cancellation_is_swallowed(monkeypatch: pytest
 
 
 def test_redialling_does_not_use_the_global_random_generator() -> None:
-    """A program that has seeded ``random`` gets the same sequence, whatever the streams do."""
+    """So a program that has seeded ``random`` gets the same sequence, whatever the streams do."""
     before = random.getstate()
     with dialling(_free_port(), None) as south:
         south.heard.wait(lambda: south.streams.trouble(1) is not None)
@@ -660,7 +660,7 @@ def serve_and_report(log: CoreLog, kit: Path, authority: Path) -> None:
     own = Kit(issuer, private, x509.load_pem_x509_certificate(content))
     streams = Streams(heard, me, neighbours, "127.0.0.1:0", own, pace=pace)
     print(streams.start(), flush=True)
-    log.listen(streams.turned_away)
+    log.listen(streams.report_rejected_client)
     print("of Python", file=sys.stderr)
     os.write(2, b"of something else\n")
     sys.stdin.read()

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca._util.logs import EventHandler, EventLogger, listening
+from deepca._util.logs import EventHandler, EventLogger, attached
 from deepca.cli.command import Command, examples, message_for
-from deepca.cli.common import errors, handle_signals, print_json, require_agent, say
+from deepca.cli.common import errors, handle_signals, print_json, print_unwrapped, require_agent
 from deepca.cli.options import OUTPUT, JsonOption, SiteArgument
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
@@ -39,27 +39,27 @@ if TYPE_CHECKING:  # CoreLog has to be installed before anything imports grpc
     from deepca.sites.runtime.status import Watch
     from deepca.sites.transport.grpc_errors import CoreLog
 
-__all__ = ["UNFINISHED", "UNUSABLE", "WITHOUT_US", "agent"]
+__all__ = ["LEFT_OUT", "UNFINISHED", "UNUSABLE", "agent"]
 
 _logger = logging.getLogger(__name__)
 
-UNUSABLE, UNFINISHED, WITHOUT_US = 1, 3, 4  # exit codes
+UNUSABLE, UNFINISHED, LEFT_OUT = 1, 3, 4  # exit codes
 _LEVELS = {  # log levels of the events that end a run
     "failed": logging.ERROR,
     "left_out": logging.WARNING,
     "stopped": logging.WARNING,
     "unfinished": logging.ERROR,
 }
-_REPEATED_SIGNAL = 2.0  # seconds within which a second signal counts as the first: one to the process, one to its group
+_REPEATED_SIGNAL = 2.0  # seconds within which a second signal is the first one, sent to the process and to its group
 
 agent = typer.Typer(name="agent", help="Run a site's agent.", no_args_is_help=True, rich_markup_mode=None)
 
 _LogOption = Annotated[
     str | None,
     typer.Option(
-        metavar="STYLE",
+        metavar="FORMAT",
         rich_help_panel=OUTPUT,
-        help="Style of the log: text or json. It goes to standard error without --log-file.",
+        help="Format of the log: text or json. Without --log-file, the log goes to standard error.",
     ),
 ]
 _LogFileOption = Annotated[
@@ -67,7 +67,9 @@ _LogFileOption = Annotated[
 ]
 _RunOption = Annotated[
     str | None,
-    typer.Option("--run", metavar="NAME", help="Name of the run, overriding network.toml; the same at all sites."),
+    typer.Option(
+        "--run", metavar="NAME", help="Name of the run, overriding network.toml; must be the same at all sites."
+    ),
 ]
 _DeadlineOption = Annotated[
     str | None,
@@ -75,7 +77,7 @@ _DeadlineOption = Annotated[
 ]
 _QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print errors only; --log-file still gets the log."),
+    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print errors only; --log-file still receives the log."),
 ]
 
 
@@ -99,14 +101,14 @@ def run(
 ) -> None:
     """Run the agent of this site until there is a result.
 
-    It works with the agents of the other sites, which may start in any order. Rows stay at the site. After a failure,
-    start the same command again.
+    Works with the agents of the other sites, which may be started in any order. Rows stay at the site. After a failure,
+    run the same command again.
 
     Exit codes:
 
       0    a result was written
-      1    the result is not usable
-      2    something must be fixed at this site, or differs from the other sites
+      1    the result is not usable, or the run failed
+      2    a mistake at this site, or a setting that differs from the other sites
       3    unfinished at the deadline
       4    the other sites have a result without the rows of this site
       130  stopped by Ctrl-C or SIGTERM; the same command resumes
@@ -145,13 +147,13 @@ def _run(
         try:
             site = _read(path, run_name, deadline)
             watch = Watch(site)
-            reporter.begin(site.site, watch.hear)
+            reporter.begin(site.site, watch.on_event)
             from deepca.sites.runtime.agent import Agent, run_agent  # imports grpc: only after CoreLog is installed
 
             def ready(agent: Agent) -> None:
                 watch.attach(agent)
                 if core is not None:
-                    core.listen(agent.streams.turned_away)
+                    core.listen(agent.streams.report_rejected_client)
 
             with _shown(site, watch, reporter) if view else nullcontext(), watch.reminding():
                 ending = run_agent(site, observers=(watch,), ready=ready)
@@ -162,7 +164,7 @@ def _run(
             text = f"{error}; allow more time with --deadline, or with deadline in site.toml"
             reporter.end("unfinished", text, UNFINISHED, *details)
         except (NetworkError, InternalError, NotFiniteError) as error:  # not this site's mistake
-            report = f"; send the report {error.report} along" if error.report else ""
+            report = f"; include the report {error.report} when you ask for help" if error.report else ""
             reporter.end("failed", f"{error}{report}", UNUSABLE)
         except (DeepcaError, OSError) as error:
             reporter.end("failed", message_for(error), 2, kind=type(error).__name__)
@@ -178,7 +180,7 @@ def _run(
 
 
 class _Reporter:
-    """Everything an agent reports apart from its result: its logs, and final messages on standard error.
+    """Reports of an agent, apart from its result: the logs, and final messages on standard error.
 
     Attributes
     ----------
@@ -200,16 +202,16 @@ class _Reporter:
     def _attach(self, handler: AgentLog | EventHandler) -> None:
         self._handlers.append(handler)
         self._attached.callback(handler.close)
-        self._attached.enter_context(listening(handler))
+        self._attached.enter_context(attached(handler))
 
     def add(self, log: AgentLog, *, endings: bool = True) -> None:
-        """Add a log; ``endings`` tells whether final messages go there, too."""
+        """Add a log; ``endings`` tells whether it includes the final messages."""
         if not endings:
             log.addFilter(lambda record: record.name != __name__)  # final messages are all that this module logs
         self._attach(log)
 
     def begin(self, site: str, listener: Callable[[str, Mapping[str, object]], None]) -> None:
-        """Report on a site from now on, and pass its events to a listener."""
+        """Set the site that reports, and the listener to which its events are passed."""
         self._listener, self._final.site = listener, site
         for handler in self._handlers:
             handler.site = site
@@ -219,7 +221,7 @@ class _Reporter:
         self._listener(event, facts)
 
     def warn(self, event: str, text: str, /, style: str, **facts: object) -> None:
-        """Report something important about the result."""
+        """Report a problem with the result."""
         self._final.log(_LEVELS[event], text, event=event, facts=facts)
         self._say(style, text)
 
@@ -230,7 +232,7 @@ class _Reporter:
         if self.plain:
             mark = f"[{style}]{'error:' if style == 'bold red' else 'note:'}[/] " if style else ""
             text = escape("\n  ".join(map(printable, lines)))
-            say(self.console, f"{mark}{text}")
+            print_unwrapped(self.console, f"{mark}{text}")
 
     def end(self, event: str, text: str, code: int, *details: str, kind: str = "") -> NoReturn:
         """Report how the run ended, and exit; ``kind`` is the type of the error, for the log."""
@@ -240,13 +242,13 @@ class _Reporter:
         raise typer.Exit(code) from None
 
     def close(self) -> None:
-        """Write what is left of the logs, and stop listening."""
+        """Write the remaining lines of the logs, and detach the logs."""
         self._attached.close()
 
 
 @contextmanager
 def _shown(site: SiteFile, watch: Watch, reporter: _Reporter) -> Iterator[None]:
-    """Show the run on a terminal; after a failure, leave the last warnings and errors there."""
+    """Show the run on the terminal; after a failure, leave the last warnings and errors on it."""
     from deepca.cli.view.screen import Screen
 
     screen = Screen(site, watch.situation, reporter.console)
@@ -255,7 +257,7 @@ def _shown(site: SiteFile, watch: Watch, reporter: _Reporter) -> Iterator[None]:
         with screen:
             yield
     except BaseException:
-        screen.leave()
+        screen.print_last_problems()
         raise
 
 
@@ -284,7 +286,7 @@ def _core_log() -> CoreLog | None:
 
 
 def _stoppable() -> AbstractContextManager[None]:
-    """Stop on SIGTERM, which service managers send, as on Ctrl-C; a later second signal ends the process at once."""
+    """Treat SIGTERM, which service managers send, like Ctrl-C; a second, later signal ends the process at once."""
     first: list[float] = []
 
     def stop(number: int, frame: object) -> None:
@@ -295,9 +297,8 @@ def _stoppable() -> AbstractContextManager[None]:
         if now - first[0] > _REPEATED_SIGNAL:
             os._exit(130)
 
-    return handle_signals(
-        [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN], stop
-    )
+    heeded = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    return handle_signals(heeded, stop)
 
 
 def _stopped(site: SiteFile | None, *, finished: bool) -> str:
@@ -311,21 +312,19 @@ def _stopped(site: SiteFile | None, *, finished: bool) -> str:
 
 
 def _style(given: str | None) -> Style | None:
-    match given:
-        case None | "text" | "json":
-            return given
-    raise ParameterError("log", given, "choose text or json")
+    if given not in (None, "text", "json"):
+        raise ParameterError("log", given, "choose text or json")
+    return cast("Style | None", given)
 
 
 # ---------------------------------------------------------------------------------------------------------- the result
 
 
 def _warn(site: SiteFile, ending: Ending, reporter: _Reporter) -> int:
-    """Report what is wrong or missing in a result, and return the exit code."""
-    model = ending.model
-    code = 0
+    """Report what is wrong with a result or missing from it, and return the exit code."""
+    model, code = ending.model, 0
     if site.site in ending.left_out:
-        code = WITHOUT_US
+        code = LEFT_OUT
         reporter.warn(
             "left_out",
             f"this is the result of the other sites; the rows of {site.site} are NOT in it. To include all rows, start"
@@ -346,7 +345,7 @@ def _warn(site: SiteFile, ending: Ending, reporter: _Reporter) -> int:
         code = UNUSABLE
         reporter.warn(
             "failed",
-            f"the result is not usable: {model.status}. Once this is fixed, start all agents with another --run",
+            f"the result is not usable: {model.status}. Once this is fixed, start all agents again with another --run",
             style="bold red",
             exit_code=code,
         )
@@ -357,17 +356,17 @@ def _show(site: SiteFile, ending: Ending) -> None:
     console, m = Console(emoji=False), len(site.network.sites)
     show_model(console, ending.model)
     console.print()
-    if not ending.own:
-        say(
+    if not ending.compared:
+        print_unwrapped(
             console,
-            f"The run {site.network.run} had finished before; this is its result. For new rows, give all sites another"
-            " run in network.toml, or another --run.",
+            f"The run {site.network.run} had already finished; this is the result that its sites signed. To compute "
+            "again, start all agents with another --run, or with another run in network.toml.",
         )
-    say(console, f"Sites: {len(ending.members)} of {m} took part: {', '.join(ending.members)}")
+    print_unwrapped(console, f"Sites: {len(ending.members)} of {m} took part: {', '.join(ending.members)}")
     if ending.left_out:
-        say(console, f"[bold red]Left out: {', '.join(ending.left_out)}[/]")
-    say(console, f"Model: [bold]{escape(_short(site.model))}[/]")
-    say(console, f"Scores of your rows: {escape(_transform(site))}")
+        print_unwrapped(console, f"[bold red]Left out: {', '.join(ending.left_out)}[/]")
+    print_unwrapped(console, f"Model: [bold]{escape(_short(site.model))}[/]")
+    print_unwrapped(console, f"Scores of your rows: {escape(_transform(site))}")
 
 
 def _plain(site: SiteFile, ending: Ending, code: int) -> dict[str, Any]:
@@ -378,7 +377,7 @@ def _plain(site: SiteFile, ending: Ending, code: int) -> dict[str, Any]:
         "site": site.site,
         "sites": list(ending.members),
         "left_out": list(ending.left_out),
-        "finished_before": not ending.own,
+        "finished_before": not ending.compared,
         "model": str(site.model),
         "transform": _transform(site),
         "exit_code": code,

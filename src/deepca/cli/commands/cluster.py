@@ -1,4 +1,4 @@
-"""``deepca cluster``: run a trial network on this machine; also for ``deepca demo --real``."""
+"""``deepca cluster``: run a trial network on this machine. Also runs ``deepca demo --real``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from deepca.cli.options import (
     TopologyOption,
     parse_components,
 )
-from deepca.cli.view.trial_network import TrialResult, report_trial, show_demo, show_failures, watching
+from deepca.cli.view.trial_network import TrialResult, agent_progress, report_trial, show_demo, show_failures
 from deepca.errors import InvalidInput, ParameterError
 from deepca.sites.config.toml import duration
 
@@ -60,7 +60,7 @@ _FilesArgument = Annotated[
 _OutOption = Annotated[
     Path,
     typer.Option(
-        "--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the model file of each site."
+        "--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the model files of all sites."
     ),
 ]
 _AgentsOption = Annotated[
@@ -72,7 +72,7 @@ _OnLossOption = Annotated[
     typer.Option(
         metavar="ACTION",
         rich_help_panel=ALGORITHM,
-        help="If an agent is lost: wait for it, or shrink (continue without it).",
+        help="What to do if an agent is lost: wait for it, or shrink (continue without it).",
     ),
 ]
 _PatienceOption = Annotated[
@@ -117,19 +117,19 @@ def up(
     as_json: JsonOption = False,
     quiet: SilentOption = False,
 ) -> None:
-    """Run one agent per process, with real connections.
+    """Run each agent in its own process, with real connections.
 
-    Certificates are made for the run and thrown away. Each site ends with its model file, FOLDER/<site>/model.npz; if
-    these files are not identical, that is an error.
+    Certificates are made for this run only. Every site writes the model to FOLDER/<site>/model.npz; it is an error if
+    these files are not identical.
 
     Exit codes:
 
       0    a result was written
       1    no usable result, or an agent died
-      2    something must be fixed
+      2    a mistake in the options, files or settings
       3    unfinished at the deadline
       4    a result without the rows of all sites
-      130  stopped
+      130  stopped by Ctrl-C or SIGTERM
     """
     with errors(), _stop_on_sigterm():
         require_agent()
@@ -169,13 +169,13 @@ def _run(
     quiet: bool,
 ) -> TrialResult:
     from deepca.decomposition.model.file import from_bytes
-    from deepca.sites.admin.trial_network import run_cluster
-    from deepca.sites.admin.trial_setup import deal, describe
+    from deepca.sites.admin.trial_network import run_trial
+    from deepca.sites.admin.trial_setup import allocate_rows, trial_network
 
-    shares = deal(files, agents, folder, **reading)
-    network = describe(shares, **options)
-    with watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
-        outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
+    shares = allocate_rows(files, agents, folder, **reading)
+    network = trial_network(shares, **options)
+    with agent_progress(Console(stderr=True, emoji=False), quiet=quiet) as watch:
+        outcome = run_trial(shares, network, folder, deadline=deadline, watch=watch)
     content = outcome.content
     return TrialResult(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
 
@@ -200,7 +200,7 @@ def _stop_on_sigterm() -> AbstractContextManager[None]:
     return handle_signals(names, stop)
 
 
-# ----------------------------------------------------------------------------------------------------------- reporting
+# ------------------------------------------------------------------------------------------------ checks of the options
 
 
 def _check_folder(out: Path, *, keep: bool) -> None:

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, print_json, require_agent, say
+from deepca._util.units import plural
+from deepca.cli.common import errors, print_json, print_unwrapped, require_agent
 from deepca.cli.options import JsonOption, SiteArgument
 from deepca.errors import InvalidInput
 
@@ -22,17 +23,17 @@ def doctor(
     site: SiteArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Check everything that a run at this site needs.
+    """Check whether this site is ready for a run.
 
     Checks files, rows, folders, certificates, the clock, the port and each neighbour, and reports what is wrong and who
-    must fix it. Nothing is changed, and other sites that are running are not disturbed. The agent of this site cannot
+    must fix it. Changes nothing, and does not disturb the running agents of other sites. The agent of this site cannot
     start during the check, which takes a few seconds.
 
     Exit codes:
 
       0  everything is in order, apart from warnings
       1  something is wrong
-      2  the file does not exist
+      2  site.toml does not exist
     """
     with errors():
         require_agent()
@@ -49,20 +50,22 @@ def doctor(
             found.append(finding)
             if not as_json:
                 who = f" [bold]→ {escape(finding.who)}[/]" if finding.who else ""
-                say(console, f"{_MARKS[finding.verdict]} {escape(finding.check):<14} {escape(finding.text)}{who}")
+                print_unwrapped(
+                    console, f"{_MARKS[finding.verdict]} {escape(finding.check):<14} {escape(finding.text)}{who}"
+                )
         wrong = sum(one.verdict == "wrong" for one in found)
         if as_json:
             print_json({"site": str(file), "ok": not wrong, "findings": [asdict(one) for one in found]})
         else:
-            doubtful = sum(one.verdict == "warning" for one in found)
-            say(console, f"\n{_summary(wrong, doubtful)}")
+            warnings = sum(one.verdict == "warning" for one in found)
+            print_unwrapped(console, f"\n{_summary(wrong, warnings)}")
         if wrong:
             raise typer.Exit(1)
 
 
-def _summary(wrong: int, doubtful: int) -> str:
+def _summary(wrong: int, warnings: int) -> str:
     if wrong:
-        return f"[bold red]{wrong} problem{'s' if wrong > 1 else ''} found.[/]"
-    if doubtful:
-        return f"[yellow]No problems; {doubtful} warning{'s' if doubtful > 1 else ''}.[/]"
+        return f"[bold red]{wrong} problem{plural(wrong)} found.[/]"
+    if warnings:
+        return f"[yellow]No problems; {warnings} warning{plural(warnings)}.[/]"
     return "[green]No problems.[/]"

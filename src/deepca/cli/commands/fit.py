@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from deepca.cli.common import check_distinct, check_output, print_json, say
+from deepca.cli.common import check_distinct, check_output, print_json, print_unwrapped
 from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
@@ -37,7 +37,7 @@ from deepca.cli.options import (
 )
 from deepca.cli.ranks import TIMEOUT, consoles, running_engine
 from deepca.cli.view.model import show_model, show_status, summary
-from deepca.data.allocation import by_label, in_equal_shares
+from deepca.data.allocation import by_label, split_equally
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
 from deepca.data.sources import Source
@@ -45,9 +45,9 @@ from deepca.decomposition.fit import Decomposition
 from deepca.decomposition.fit import fit as fit_rows
 from deepca.decomposition.model import Model
 from deepca.decomposition.settings import Settings, check_settings
-from deepca.engines.keeping import Keeping
+from deepca.engines.checkpointing import CheckpointOptions
 from deepca.engines.local import Engine
-from deepca.engines.shards import agree_on_files, expanded, open_shares
+from deepca.engines.shards import agree_on_files, expand_patterns, open_local_files
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.solver.observers import Start, Step
@@ -60,10 +60,11 @@ __all__ = ["fit"]
 
 _FilesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE", help="One file per agent, or any files with --agents or --agent-column."),
+    typer.Argument(metavar="FILE", help="One file per agent, or any number of files with --agents or --agent-column."),
 ]
 _OutOption = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FILE", rich_help_panel=OUTPUT, help="Model file to write, an .npz file.")
+    Path,
+    typer.Option("--out", "-o", metavar="FILE", rich_help_panel=OUTPUT, help="Model file to write, ending in .npz."),
 ]
 _AgentsOption = Annotated[
     int | None,
@@ -74,7 +75,7 @@ _AgentColumnOption = Annotated[
     typer.Option(metavar="NAME", rich_help_panel=DATA, help="Column that names the agent of each row."),
 ]
 _WhitenOption = Annotated[
-    bool, typer.Option("--whiten", rich_help_panel=COMPONENTS, help="Scale the scores to variance one.")
+    bool, typer.Option("--whiten", rich_help_panel=COMPONENTS, help="Scale the scores to unit variance.")
 ]
 _MaxIterOption = Annotated[
     int, typer.Option(metavar="N", rich_help_panel=ALGORITHM, help="Maximum number of iterations.")
@@ -94,7 +95,7 @@ _TimeoutOption = Annotated[
         min=1.0,
         metavar="SECONDS",
         rich_help_panel="MPI",
-        help="Time that a rank waits for the others before it ends the job.",
+        help="Time that a rank waits for other ranks before it ends the job.",
         show_default=f"{TIMEOUT:g}",
     ),
 ]
@@ -108,7 +109,7 @@ _CheckpointsOption = Annotated[
 ]
 _CheckpointEveryOption = Annotated[
     int,
-    typer.Option(min=1, metavar="N", rich_help_panel="Checkpoints", help="Iterations between two checkpoints."),
+    typer.Option(min=1, metavar="N", rich_help_panel="Checkpoints", help="Number of iterations between checkpoints."),
 ]
 _AcceptUnprovenOption = Annotated[
     bool,
@@ -145,13 +146,13 @@ def fit(
     as_json: JsonOption = False,
     quiet: SilentOption = False,
 ) -> None:
-    """Compute principal components of rows in several files.
+    """Compute the principal components of rows in several files.
 
-    Each file belongs to an agent, which talks to its neighbours only; rows are not exchanged. Reads .npy, .npz, CSV,
-    Parquet, svmlight, HDF5 and AnnData files, which may be larger than memory.
+    Each file belongs to one agent, which exchanges messages with its neighbours only; rows are never sent. Reads .npy,
+    .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, which may be larger than memory.
 
-    The model is written once the tolerance is proven, or as far as rounding allows. Otherwise the exit code is 1 and a
-    message explains why.
+    The model is written if the tolerance is proven, or if rounding allows no smaller error. Otherwise the exit code is
+    1, and a message explains why.
     """
     with running_engine(engine, allreduce=allreduce, timeout=timeout, resumes=checkpoints is not None) as ranks:
         settings = Settings(
@@ -167,7 +168,7 @@ def fit(
         )
         check_settings(settings)
         rows = _check(ranks, _Rows(files, agents, agent_column, label_column, dataset), out)
-        view = _View(*consoles(ranks), as_json=as_json, quiet=quiet or not ranks.speaks)
+        view = _View(*consoles(ranks), as_json=as_json, quiet=quiet or not ranks.is_root)
         keeping = None if checkpoints is None else _keeping(view, ranks, checkpoints, checkpoint_every)
         found, model = _fitted(ranks, rows, topology, settings, whiten=whiten, view=view, keeping=keeping)
         _finish(ranks, found, model, out, accept_unproven=accept_unproven, view=view)
@@ -177,7 +178,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the rows are, and how they are assigned to agents; by default each file belongs to one."""
+    """Files of rows, and how the rows are assigned to agents (by default, each file to one agent)."""
 
     files: Sequence[Path]
     agents: int | None
@@ -197,29 +198,29 @@ class _View:
 
 
 def _check(ranks: Engine, rows: _Rows, out: Path) -> _Rows:
-    """Check that the options agree, and return the rows with patterns expanded to files."""
+    """Check that the options are compatible, and return the rows with patterns expanded to files."""
     if out.suffix != ".npz":
         raise ParameterError("out", out, "give the name of a file that ends in .npz")
     if rows.agents is not None and rows.agent_column is not None:
         raise InvalidInput("--agents and --agent-column both assign rows to agents; give one of them")
     if rows.agent_column is not None and rows.agent_column == rows.label_column:
         raise InvalidInput(f"--agent-column and --label-column both name {rows.agent_column!r}; omit --label-column")
-    with ranks.together():
-        files = expanded(rows.files)
+    with ranks.raise_on_all_ranks():
+        files = expand_patterns(rows.files)
     agree_on_files(ranks, files)
-    with ranks.together():
-        if ranks.speaks:
+    with ranks.raise_on_all_ranks():
+        if ranks.is_root:
             check_output(out, "--out", files)
     return replace(rows, files=files)
 
 
-def _keeping(view: _View, ranks: Engine, folder: Path, every: int) -> Keeping:
-    prefix = "" if ranks.speaks else f"rank {ranks.rank}: "
+def _keeping(view: _View, ranks: Engine, folder: Path, every: int) -> CheckpointOptions:
+    prefix = "" if ranks.is_root else f"rank {ranks.rank}: "
 
     def tell(line: str) -> None:
         view.notes.print(f"{prefix}{line}", highlight=False, soft_wrap=True, markup=False)
 
-    return Keeping(folder, every, tell, tell)
+    return CheckpointOptions(folder, every, tell, tell)
 
 
 def _fitted(
@@ -230,7 +231,7 @@ def _fitted(
     *,
     whiten: bool,
     view: _View,
-    keeping: Keeping | None,
+    keeping: CheckpointOptions | None,
 ) -> tuple[Decomposition, Model]:
     """Read the rows and decompose them, showing progress."""
     in_lines = ranks.ranks > 1 and not view.notes.is_terminal and not (view.quiet or view.as_json)
@@ -247,14 +248,14 @@ def _fitted(
             network,
             settings,
             observers=[_ReadingDone(progress, task), ProgressBar(progress), *lines],
-            tell=lambda read: progress.advance(task, read),
+            on_rows=lambda read: progress.advance(task, read),
             engine=ranks,
-            keeping=keeping,
+            checkpointing=keeping,
             whiten=whiten,
         )
         ranks.close(network)
     model = fitted.model
-    if (first := sources[0].first_index) is not None:  # transform has to count svmlight columns the same way
+    if (first := sources[0].first_index) is not None:  # transform must count svmlight columns the same way
         model = replace(model, about={**model.about, "first_index": first})
     return fitted.found, model
 
@@ -262,14 +263,14 @@ def _fitted(
 def _finish(
     ranks: Engine, found: Decomposition, model: Model, out: Path, *, accept_unproven: bool, view: _View
 ) -> None:
-    """Write the model if it is proven or accepted, remove the checkpoints, and show the result."""
+    """Write the model and remove the checkpoints if the result is proven or accepted, then show it."""
     written = model.status.ok or accept_unproven
-    with ranks.together():
-        if written and ranks.speaks:
+    with ranks.raise_on_all_ranks():
+        if written and ranks.is_root:
             model.save(out)
     if found.keeper is not None and written:
         found.keeper.clear()
-    if ranks.speaks:
+    if ranks.is_root:
         _report(view, model, out if written else None)
 
 
@@ -277,12 +278,12 @@ def _report(view: _View, model: Model, written: Path | None) -> None:
     """Show the model, or why it was not written."""
     if written is None:
         show_status(view.notes, model)
-        say(view.notes, "No model was written; --accept-unproven writes it regardless.")
+        print_unwrapped(view.notes, "No model was written; --accept-unproven writes it regardless.")
     if view.as_json:
         print_json({**summary(model), "model": None if written is None else str(written)})
     elif written is not None and not view.quiet:
         show_model(view.console, model)
-        say(view.console, f"\nModel: [bold]{escape(str(written))}[/]")
+        print_unwrapped(view.console, f"\nModel: [bold]{escape(str(written))}[/]")
 
 
 def _scope(agents: int, ranks: Engine) -> str:
@@ -290,7 +291,7 @@ def _scope(agents: int, ranks: Engine) -> str:
 
 
 class _ReadingDone:
-    """Observer that completes the progress bar of reading, since the number of rows may be known only then."""
+    """Observer that completes the progress bar for reading when the run begins and the number of rows is known."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
@@ -316,13 +317,13 @@ class _Assignment:
 
 
 def _assign(ranks: Engine, rows: _Rows) -> _Assignment:
-    """Open the sources of this rank's agents; a rank reads files of other ranks only to split or regroup them."""
+    """Open the sources of this rank's agents; a rank reads the files of other ranks only to split or regroup rows."""
     check_distinct(rows.files)
     if rows.agents is None and rows.agent_column is None:
         shares = ranks.shares(len(rows.files))
-        opened = open_shares(ranks, rows.files, shares, label_column=rows.label_column, dataset=rows.dataset)
+        opened = open_local_files(ranks, rows.files, shares, label_column=rows.label_column, dataset=rows.dataset)
         return _Assignment(opened, shares)
-    with ranks.together():
+    with ranks.raise_on_all_ranks():
         every = _split(rows)
     shares = ranks.shares(len(every))
     first = sum(shares[: ranks.rank])
@@ -334,7 +335,7 @@ def _split(rows: _Rows) -> tuple[Source, ...]:
     label, dataset = rows.label_column, rows.dataset
     if rows.agent_column is None:
         opened = common_columns(open_sources(rows.files, label_column=label, dataset=dataset))
-        return in_equal_shares([spool(source) for source in opened], rows.agents or 0)
+        return split_equally([spool(source) for source in opened], rows.agents or 0)
     kept = []
     for file in rows.files:
         source = open_source(file, label_column=rows.agent_column, dataset=dataset)

@@ -1,4 +1,4 @@
-"""``deepca init``: make the authority and the kits of a network."""
+"""``deepca init``: create the certificate authority and the kits of a network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca.cli.common import errors, print_json, require, say
+from deepca.cli.common import errors, print_json, print_unwrapped, require
 from deepca.cli.options import JsonOption
-from deepca.cli.passphrase import VARIABLE, new_passphrase
+from deepca.cli.passphrase import PASSPHRASE_VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import EXAMPLE
 
@@ -25,13 +25,16 @@ __all__ = ["init"]
 
 def init(
     network: Annotated[
-        Path | None, typer.Argument(metavar="NETWORK", help="The network.toml: sites, links and the requested result.")
+        Path | None,
+        typer.Argument(
+            metavar="NETWORK", help="The network.toml, which defines the sites, the links and the result to compute."
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the authority and the kits.")
     ] = Path("kits"),
     trial: Annotated[
-        bool, typer.Option("--trial", help="Make the keys of all sites here, too; for trials only.")
+        bool, typer.Option("--trial", help="Create the keys of all sites here as well; for trials only.")
     ] = False,
     days: Annotated[
         int, typer.Option(min=1, metavar="N", help="With --trial: validity of the certificates, in days.")
@@ -43,17 +46,19 @@ def init(
     passphrase_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=f"Read that passphrase from this file; the variable {VARIABLE} is read otherwise."
+            metavar="FILE",
+            help="Read the passphrase of the authority's key from this file; by default, from the variable "
+            f"{PASSPHRASE_VARIABLE}.",
         ),
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a network.toml to start from, and exit.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print an example of a network.toml, and exit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a private authority and one kit per site.
+    """Create a private certificate authority and one kit per site.
 
-    Each site gets a folder, its kit. It makes its key there with deepca join; the key never leaves the site, and the
-    keeper of the folder "authority" signs a request for it. With --trial all keys are made here, so that sites can
-    start at once.
+    Each site receives its kit, a folder, and creates its private key there with deepca join. The key never leaves the
+    site; whoever keeps the folder "authority" signs the certificate that the site requests. With --trial, all keys are
+    created here, so that sites can start at once.
     """
     with errors():
         if example:
@@ -114,21 +119,26 @@ def _plain(made: Kits) -> dict[str, object]:
 
 def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None:
     table = Table(box=SIMPLE_HEAD, title=f"{escape(made.network.name)}: {len(made.sites)} sites", title_justify="left")
-    for heading in ("site", "address", "neighbours", "kit", "next step there"):
+    for heading in ("site", "address", "neighbours", "kit"):
         table.add_column(heading, overflow="fold")
     for kit in made.sites:
         address = "[dim]none; it connects to the others[/]" if kit.address is None else escape(kit.address)
         neighbours = ", ".join(kit.neighbours) or "[dim]none[/]"
-        table.add_row(kit.site, address, neighbours, escape(str(kit.folder)), _next_step(kit))
+        table.add_row(kit.site, address, neighbours, escape(str(kit.folder)))
     console.print(table)
     keep = f"[bold]{escape(str(made.authority))}[/]"
+    step = _next_step(made.sites[0])  # the same at all sites
     if trial:
-        text = f"All keys were made here, for trials only. {keep} signs certificates; do not share it."
+        text = (
+            f"In each kit, {step}\n"
+            f"All keys were created here, for trials only. {keep} signs certificates; do not share it."
+        )
     else:
         text = (
-            f"Give each folder to its site. Keep {keep} private; it signs the requests of the sites:\n"
+            f"Give each kit to its site. There, {step}\n"
+            f"Keep {keep} private; it signs the requests of the sites:\n"
             f"  deepca join --sign request.csr --authority {escape(str(made.authority))}"
         )
     if protected:
-        text += "\nThe authority's key has a passphrase; without it nothing can be signed or revoked. Do not lose it."
-    say(console, text)
+        text += "\nDo not lose the passphrase of the authority's key: nothing can be signed or revoked without it."
+    print_unwrapped(console, text)

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, print_json, require, say
+from deepca._util.units import plural
+from deepca.cli.common import errors, print_json, print_unwrapped, require
 from deepca.cli.options import JsonOption
-from deepca.cli.passphrase import VARIABLE, passphrase_for, terminal
+from deepca.cli.passphrase import PASSPHRASE_VARIABLE, is_interactive, passphrase_for
 from deepca.errors import EnrolmentError, InvalidInput, ParameterError
 
 if TYPE_CHECKING:
@@ -39,14 +40,16 @@ _RenewOption = Annotated[
     typer.Option(
         "--renew",
         rich_help_panel=_SITE,
-        help="Request another certificate while the old one is in use. At the authority, with --sign: sign although "
+        help="Request another certificate while the old one is in use. At the authority, with --sign: sign even if "
         "the site has a valid certificate.",
     ),
 ]
 _RevokedOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", rich_help_panel=_SITE, help="Install this list of revoked certificates, unless it is old."
+        metavar="FILE",
+        rich_help_panel=_SITE,
+        help="Install this list of revoked certificates, received from the authority.",
     ),
 ]
 _SignOption = Annotated[
@@ -60,7 +63,7 @@ _FingerprintOption = Annotated[
     typer.Option(
         metavar="HEX",
         rich_help_panel=_AUTHORITY,
-        help="Sign only a request with this fingerprint, which the site has told you.",
+        help="Sign only if the request has this fingerprint, which the site told you over another channel.",
     ),
 ]
 _RevokeOption = Annotated[
@@ -68,13 +71,13 @@ _RevokeOption = Annotated[
     typer.Option(
         metavar="NAME",
         rich_help_panel=_AUTHORITY,
-        help="Revoke the certificates of this site, or with this serial number.",
+        help="Revoke all certificates of this site, or the one with this serial number.",
     ),
 ]
 _ReissueOption = Annotated[
     bool,
     typer.Option(
-        "--reissue", rich_help_panel=_AUTHORITY, help="Sign the next list of revoked certificates, unchanged."
+        "--reissue", rich_help_panel=_AUTHORITY, help="Sign the list of revoked certificates again, before it expires."
     ),
 ]
 _AuthorityOption = Annotated[
@@ -86,7 +89,7 @@ _PassphraseFileOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=_AUTHORITY,
-        help=f"Read the passphrase of the authority's key from this file; the variable {VARIABLE} is read otherwise.",
+        help=f"Read the passphrase of the authority's key from this file instead of {PASSPHRASE_VARIABLE}.",
     ),
 ]
 _DaysOption = Annotated[
@@ -115,14 +118,15 @@ def join(
 
     The key of a site never leaves it. Three steps:
 
-      1. At the site, make a key and request.csr, and show its fingerprint:
+      1. At the site, create a key and request.csr, and show its fingerprint:
          deepca join site.toml
       2. At the authority, compare the fingerprint of the request, and sign it:
          deepca join --sign request.csr --authority kits/authority
       3. At the site, install the certificate:
          deepca join site.toml --certificate north.pem
 
-    Once a year, repeat them with --renew in the first step; a running agent is not interrupted.
+    Before the certificate expires (see --days), repeat these steps with --renew in the first one. A running agent is
+    not interrupted.
     """
     with errors():
         require("cryptography", extra="agent")
@@ -142,31 +146,32 @@ def join(
             assert site is not None
             text, facts = _at_site(site, certificate, revoked, renew=renew)
         else:
-            keeper = _Keeper(authority, passphrase_file, days)
-            text, facts = keeper.revoke(revoke) if sign is None else keeper.sign(sign, fingerprint, renewal=renew)
+            operator = _AuthorityOperator(authority, passphrase_file, days)
+            text, facts = operator.revoke(revoke) if sign is None else operator.sign(sign, fingerprint, renew=renew)
         if as_json:
             print_json(facts)
         else:
-            say(Console(emoji=False), text)
+            print_unwrapped(Console(emoji=False), text)
 
 
 def _check(given: Mapping[str, object], site: Path | None) -> None:
-    """Refuse options that do not go together: a call does one thing, at the site or at the authority."""
+    """Raise InvalidInput unless the options ask for one action, either at the site or at the authority."""
     jobs = [name for name in ("--sign", "--revoke", "--reissue") if given[name]]
     if len(jobs) > 1:
         raise InvalidInput(f"{jobs[0]} and {jobs[1]} cannot be combined; run one after the other")
     if jobs:
         at_site = [name for name in ("--certificate", "--revoked") if given[name]]
         if site is not None or at_site or (given["--renew"] and not given["--sign"]):
-            raise InvalidInput(f"{jobs[0]} is for the authority, other arguments are for a site; give one or the other")
+            raise InvalidInput(f"{jobs[0]} is for the authority, but other arguments are for a site; omit either kind")
         if not given["--authority"]:
-            raise InvalidInput(f"{jobs[0]} needs --authority, the folder made by deepca init")
+            raise InvalidInput(f"{jobs[0]} needs --authority; give the folder made by deepca init")
         if given["--fingerprint"] and not given["--sign"]:
-            raise InvalidInput("--fingerprint applies to --sign only; omit it")
+            raise InvalidInput("--fingerprint needs --sign; add that, or omit --fingerprint")
         return
     for name in ("--authority", "--fingerprint", "--passphrase-file"):
         if given[name]:
-            raise InvalidInput(f"{name} applies to --sign, --revoke and --reissue only; omit it")
+            actions = "--sign" if name == "--fingerprint" else "one of --sign, --revoke and --reissue"
+            raise InvalidInput(f"{name} needs {actions}; add that, or omit {name}")
     if site is None:
         raise InvalidInput("no site was given; give its site.toml, or --sign, --revoke or --reissue at the authority")
     chosen = [name for name in ("--renew", "--certificate", "--revoked") if given[name]]
@@ -196,38 +201,38 @@ def _request(site: Path, renew: bool) -> tuple[str, dict[str, object]]:
         "fingerprint": asked.fingerprint,
         "fresh": asked.fresh,
     }
-    key = "Made a key" if asked.fresh else "Requested a certificate for the existing key"
+    key = "Created a key" if asked.fresh else "Reused the existing key"
     text = (
-        f"{key}: {escape(str(asked.key))}. It stays here.\n"
-        f"Send [bold]{escape(str(asked.request))}[/] to the keeper of the authority; it is not secret.\n"
-        f"Tell the keeper its fingerprint by telephone: {grouped(asked.fingerprint)}\n"
-        f"When you receive {asked.site}.pem: deepca join {escape(str(site))} --certificate {asked.site}.pem"
+        f"{key}: {escape(str(asked.key))}. Keep it on this machine.\n"
+        f"Send [bold]{escape(str(asked.request))}[/] to the operator of the authority; it is not secret.\n"
+        f"Tell the operator the fingerprint by telephone: {grouped(asked.fingerprint)}\n"
+        f"When you receive {asked.site}.pem, run: deepca join {escape(str(site))} --certificate {asked.site}.pem"
     )
     return text, facts
 
 
 @dataclass(frozen=True)
-class _Keeper:
-    """Sign and revoke certificates; certificates and lists are valid for that many days."""
+class _AuthorityOperator:
+    """Actions at the authority: sign requests and revoke certificates. ``days`` is the validity of what is signed."""
 
     authority: Path
     passphrase_file: Path | None
     days: int
 
-    def sign(self, path: Path, claimed: str | None, *, renewal: bool) -> tuple[str, dict[str, object]]:
+    def sign(self, path: Path, claimed: str | None, *, renew: bool) -> tuple[str, dict[str, object]]:
         """Sign a request once its fingerprint is confirmed."""
         from deepca.sites.pki.enrolment import examine_request, sign_request
 
         found = examine_request(path, self.authority)
         expected = _confirm(found, claimed)
-        found.check(expected, renewal=True)
-        renewal = _confirm_renewal(found, requested=renewal)
-        found.check(expected, renewal=renewal)  # before asking for a passphrase
+        found.check(expected, renew=True)
+        renew = _confirm_renewal(found, requested=renew)
+        found.check(expected, renew=renew)  # before asking for a passphrase
         signed = sign_request(
             path,
             self.authority,
             expected=expected,
-            renewal=renewal,
+            renew=renew,
             days=self.days,
             passphrase=passphrase_for(self.authority, self.passphrase_file),
         )
@@ -241,15 +246,15 @@ class _Keeper:
             "list": signed.list.number,
         }
         text = (
-            f"Signed for {signed.site}, until {signed.not_after:%Y-%m-%d}: {grouped(signed.fingerprint)}\n"
-            f"Send [bold]{escape(str(signed.certificate))}[/] back; it is not secret. It also contains list "
-            f"{signed.list.number} of revoked certificates. To undo:\n"
+            f"Signed for {signed.site}, valid until {signed.not_after:%Y-%m-%d}: {grouped(signed.fingerprint)}\n"
+            f"Send [bold]{escape(str(signed.certificate))}[/] to the site; it is not secret. It also contains list "
+            f"{signed.list.number} of revoked certificates. To revoke the certificate:\n"
             f"  deepca join --revoke {signed.serial} --authority {escape(str(self.authority))}"
         )
         return text, facts
 
     def revoke(self, which: str | None) -> tuple[str, dict[str, object]]:
-        """Revoke certificates, or, with None, sign the next list unchanged."""
+        """Revoke the certificates of a site or with a serial number; with None, sign the list again, unchanged."""
         from deepca.sites.pki.enrolment import reissue, revoke
 
         secret = passphrase_for(self.authority, self.passphrase_file)
@@ -264,17 +269,18 @@ class _Keeper:
             "not_after": done.list.ends.isoformat(),
         }
         count = len(done.certificates)
-        what = f"{count} certificate{'s' if count != 1 else ''} revoked" if count else "No new certificates revoked"
+        what = f"{count} certificate{plural(count)} revoked" if count else "No new certificates revoked"
         text = (
-            f"{what}. List {done.list.number}, valid until {done.list.ends:%Y-%m-%d}: send "
-            f"[bold]{escape(str(done.path))}[/] to the sites. One site is enough, since agents pass it on; there:\n"
+            f"{what}. List {done.list.number} is valid until {done.list.ends:%Y-%m-%d}.\n"
+            f"Send [bold]{escape(str(done.path))}[/] to the sites; one is enough, since agents pass it on. "
+            "To install it at a site:\n"
             "  deepca join site.toml --revoked revoked.pem"
         )
         return text, facts
 
 
 def _confirm(found: PendingRequest, claimed: str | None) -> str:
-    """Return the fingerprint that the keeper expects: the one given, or the one confirmed on the terminal."""
+    """Return the fingerprint that the operator expects: as given, or as confirmed on the terminal."""
     if claimed is not None:
         expected = "".join(claimed.split()).replace(":", "").lower()
         if len(expected) != _FINGERPRINT_DIGITS or not set(expected) <= set(string.hexdigits):
@@ -282,10 +288,10 @@ def _confirm(found: PendingRequest, claimed: str | None) -> str:
             raise ParameterError("fingerprint", claimed, expected)
         return expected
     shown = grouped(found.fingerprint)
-    if not terminal():
+    if not is_interactive():
         raise EnrolmentError(
             f"the request of {found.site} of {found.network} has the fingerprint {shown}, which cannot be confirmed "
-            "without a terminal; give --fingerprint as the site has told you",
+            "without a terminal; give the fingerprint that the site told you as --fingerprint",
             reason="unconfirmed",
             site=found.site,
             fingerprint=found.fingerprint,
@@ -304,11 +310,11 @@ def _confirm(found: PendingRequest, claimed: str | None) -> str:
 
 
 def _confirm_renewal(found: PendingRequest, *, requested: bool) -> bool:
-    """Warn of valid certificates that a site has, and ask whether to sign another unless that was requested."""
+    """Warn if the site has a valid certificate, and ask whether to sign another one unless ``requested``."""
     for one in found.valid:
         text = f"{found.site} already has a certificate, valid until {one.not_after[:10]}, serial {one.serial}."
         typer.secho(f"warning: {text}", fg="yellow", err=True)
-    if requested or not found.valid or not terminal():
+    if requested or not found.valid or not is_interactive():
         return requested
     return typer.confirm(f"Sign another certificate for {found.site}, to replace it?", err=True)
 
@@ -324,7 +330,8 @@ def _install(site: Path, certificate: Path) -> tuple[str, dict[str, object]]:
         "renewed": done.renewed,
     }
     file = site / "site.toml" if site.is_dir() else site
-    then = "A running agent loads it by itself." if done.renewed else f"Start: deepca agent run {escape(str(file))}"
+    run = f"deepca agent run {escape(str(file))}"
+    then = "A running agent loads it without a restart." if done.renewed else f"Start the agent: {run}"
     return f"Installed the certificate of {done.site}, valid until {done.not_after:%Y-%m-%d}. {then}", facts
 
 
@@ -341,7 +348,7 @@ def _install_list(site: Path, file: Path) -> tuple[str, dict[str, object]]:
     }
     text = (
         f"Installed list {done.list.number} of revoked certificates at {done.site}, valid until "
-        f"{done.list.ends:%Y-%m-%d}. A running agent loads it by itself and passes it on."
+        f"{done.list.ends:%Y-%m-%d}. A running agent loads it without a restart and passes it on."
     )
     return text, facts
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import check_figure, check_output, errors, print_json, say
+from deepca.cli.common import check_figure, check_output, errors, print_json, print_unwrapped
 from deepca.cli.options import DATA, OUTPUT, DatasetOption, JsonOption, PlotOption, SilentOption
 from deepca.cli.view.model import show_model, summary
 from deepca.data.columns import Reordered
@@ -37,7 +37,8 @@ def inspect(
 ) -> None:
     """Show the variances of a model and what is proven about it.
 
-    The table has a bar for the share of each component and its largest columns. --plot saves a scree plot.
+    The table lists each component with its share of the variance and the columns with the largest weights. --plot saves
+    a scree plot.
     """
     with errors():
         fitted = load(model)
@@ -51,10 +52,10 @@ def inspect(
             print_json({**summary(fitted), "model": str(model)})
             return
         console = Console(emoji=False)
-        say(console, f"[bold]{escape(str(model))}[/]")
+        print_unwrapped(console, f"[bold]{escape(str(model))}[/]")
         show_model(console, fitted)
         if plot is not None:
-            say(console, f"\nFigure: {escape(str(plot))}")
+            print_unwrapped(console, f"\nFigure: {escape(str(plot))}")
 
 
 def transform(
@@ -63,13 +64,19 @@ def transform(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FILE", rich_help_panel=OUTPUT, help="Scores to write: .parquet, .csv, .npy or .h5."
+            "--out",
+            "-o",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+            help="File for the scores: .parquet, .csv, .npy or .h5.",
         ),
     ],
     label_column: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", rich_help_panel=DATA, help="Column to exclude (labels, identifiers) and copy to the scores."
+            metavar="NAME",
+            rich_help_panel=DATA,
+            help="Column to exclude (labels, identifiers) and to copy to the scores.",
         ),
     ] = None,
     ignore_extra: Annotated[
@@ -92,7 +99,6 @@ def transform(
         dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
         done = 0
         console = Console(stderr=True, emoji=False)
-        carried = labels is not None and label_column is not None
         with (
             bars(console, disable=quiet or as_json, details=()) as progress,
             open_writer(out, names, dtype=dtype, label=label_column or "label") as writer,
@@ -101,20 +107,20 @@ def transform(
             for block in source.blocks():
                 check_finite(source, block, done)
                 rows = int(block.shape[0])
-                writer.write(
-                    fitted.transform(block), labels[done : done + rows] if carried and labels is not None else None
-                )
+                own = labels[done : done + rows] if labels is not None and label_column is not None else None
+                writer.write(fitted.transform(block), own)
                 done += rows
                 progress.advance(task, rows)
             progress.update(task, total=done, completed=done)
         if as_json:
             typer.echo(json.dumps({"rows": done, "components": fitted.n_components, "out": str(out)}))
         elif not quiet:
-            say(Console(emoji=False), f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]")
+            result = f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]"
+            print_unwrapped(Console(emoji=False), result)
 
 
 def _open(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:
-    if ignore_extra and model.columns is not None:  # other columns may hold text, which is then not read
+    if ignore_extra and model.columns is not None:  # so that text in other columns is not read
         with suppress(DataError):
             return open_source(file, label_column=label_column, dataset=dataset, columns=model.columns)
     index = model.about.get("first_index")
@@ -129,23 +135,26 @@ def _match_columns(source: Source, model: Model) -> Source:
     if model.columns is None or source.columns is None:
         if source.d != model.n_features:
             raise DataError(
-                f"{source.name} has {source.d} columns, but the model has {model.n_features}; give the same columns"
+                f"{source.name} has {source.d} columns, but the model has {model.n_features}; give a file with the "
+                "columns of the model"
             )
         return source
     have = {name: i for i, name in enumerate(source.columns)}
     missing = [name for name in model.columns if name not in have]
     extra = sorted(set(have) - set(model.columns))
     if missing:
-        raise DataError(f"{source.name} has no column {_some(missing)}, which the model needs", column=missing[0])
+        raise DataError(
+            f"{source.name} lacks columns of the model: {_quoted(missing)}; add them to the file", column=missing[0]
+        )
     if extra:
         raise DataError(
-            f"{source.name} has the columns {_some(extra)}, which are not in the model; use --label-column to copy one "
-            "to the scores, or --ignore-extra to ignore them",
+            f"{source.name} has columns that are not in the model: {_quoted(extra)}; use --label-column to copy one to "
+            "the scores, or --ignore-extra to ignore them",
             column=extra[0],
         )
     order = np.array([have[name] for name in model.columns])
     return source if source.columns == model.columns else Reordered(source, model.columns, order)
 
 
-def _some(names: list[str]) -> str:
+def _quoted(names: list[str]) -> str:
     return ", ".join(map(repr, names[:6])) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

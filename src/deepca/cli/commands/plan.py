@@ -18,8 +18,6 @@ from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
     DATA,
-    MAX_COLUMNS,
-    MAX_ROWS,
     TOLERANCE,
     ComponentsOption,
     JsonOption,
@@ -28,14 +26,14 @@ from deepca.cli.options import (
     ToleranceOption,
     TopologyOption,
 )
-from deepca.cli.view.methods import add_method, show_choice, watching
+from deepca.cli.view.methods import add_method, method_progress, show_recommendation
 from deepca.cli.view.tables import columns
 from deepca.data.readers import open_source
 from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.planning import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
 from deepca.planning import plan as make_plan
-from deepca.planning.inputs import ROWS_PER_AGENT
+from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT
 from deepca.topology.names import from_name
 
 __all__ = ["plan"]
@@ -47,17 +45,19 @@ _LatencyOption = Annotated[
 _BandwidthOption = Annotated[
     str,
     typer.Option(
-        metavar="RATE", rich_help_panel=ALGORITHM, help="What an agent can send per second: 30Mbit, 1Gbit or 2MB."
+        metavar="RATE",
+        rich_help_panel=ALGORITHM,
+        help="Data that an agent can send per second, such as 30Mbit, 1Gbit or 2MB.",
     ),
 ]
 _DimOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        max=MAX_COLUMNS,
+        max=MAX_DIM,
         metavar="D",
         rich_help_panel=DATA,
-        help="Number of columns of the data; --probe makes it known.",
+        help="Number of columns of the data; by default, that of --eigenvalues or --probe.",
     ),
 ]
 _AgentsOption = Annotated[
@@ -69,7 +69,7 @@ _EigenvaluesOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA,
-        help="Expected eigenvalues, as numbers in a text file or as .npy; the largest are enough.",
+        help="Expected eigenvalues of the covariance, in a text file or .npy; the largest are enough.",
     ),
 ]
 _ProbeOption = Annotated[
@@ -77,7 +77,7 @@ _ProbeOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA,
-        help="Similar data, in any format that fit reads, to take eigenvalues from.",
+        help="Similar data, whose eigenvalues are used, in any format that deepca fit reads.",
     ),
 ]
 _ScaleOption = Annotated[
@@ -97,10 +97,10 @@ _DatasetOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
-        max=MAX_ROWS,
+        max=MAX_ROWS_PER_AGENT,
         metavar="N",
         rich_help_panel=DATA,
-        help="Rows per agent; the fewer, the more agents differ.",
+        help="Rows per agent; with fewer rows, agents differ more.",
         show_default=f"those of the probe, or {ROWS_PER_AGENT}",
     ),
 ]
@@ -109,7 +109,7 @@ _AllowCovarianceOption = Annotated[
     typer.Option(
         "--allow-covariance",
         rich_help_panel=ALGORITHM,
-        help="Also consider averaging covariances, which reveals the covariance of each site to others.",
+        help="Also consider averaging covariances, which reveals the covariance of each site to the others.",
     ),
 ]
 _UnreliableOption = Annotated[
@@ -117,7 +117,7 @@ _UnreliableOption = Annotated[
     typer.Option(
         "--unreliable",
         rich_help_panel=ALGORITHM,
-        help="Messages may be lost: do not recommend methods that sum along a tree.",
+        help="Messages may be lost; do not recommend methods that sum along a tree.",
     ),
 ]
 _SeedOption = Annotated[
@@ -149,10 +149,10 @@ def plan(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict what each method needs on a network of equal links.
+    """Predict what each method costs if all links are equally fast.
 
-    Each method runs on synthetic data with the expected eigenvalues, and its rounds and bytes are counted. Time is that
-    of the network: a latency per round, and the transmission of its busiest sender.
+    Each method runs on synthetic data with the expected eigenvalues, and its rounds and bytes are counted. The time
+    covers communication only: in each round, the latency and the transmission time of the busiest sender.
 
     The exit code is 1 if no method can be recommended.
     """
@@ -162,7 +162,7 @@ def plan(
         time, rate = seconds(latency), bits_per_second(bandwidth)
         net = from_name(topology, agents, seed=seed)
         expected = given.spectrum()
-        with watching(disable=quiet or as_json) as watch:
+        with method_progress(disable=quiet or as_json) as watch:
             made = make_plan(
                 net,
                 components,
@@ -205,7 +205,7 @@ class _Given:
     dataset: str | None
 
     def check(self) -> None:
-        """Refuse options that contradict each other or are not enough."""
+        """Raise InvalidInput if options contradict each other, or do not define the number of columns."""
         if self.eigenvalues is not None and self.probe is not None:
             raise InvalidInput("--eigenvalues and --probe both define the spectrum; give one of them")
         if self.probe is None and (self.scale or self.label_column is not None or self.dataset is not None):
@@ -218,7 +218,7 @@ class _Given:
             )
 
     def spectrum(self) -> _Spectrum:
-        """Read the eigenvalues, or compute those of the probe."""
+        """Return the eigenvalues that were given, or those of the probe."""
         if self.eigenvalues is not None:
             values = read_eigenvalues(self.eigenvalues)
             return _Spectrum(values, f"{values.size:,} from {self.eigenvalues.name}")
@@ -258,7 +258,7 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
         highlight=False,
     )
     console.print(_table(made))
-    show_choice(console, made.recommended, made.reason)
+    show_recommendation(console, made.recommended, made.reason)
     remarks = Table.grid(padding=(0, 2))
     for prediction in made.predictions:
         if prediction.remark:
@@ -268,8 +268,7 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
     console.print(f"\n{_assumptions(made, guessed)}", highlight=False)
     console.print(
         "[dim]rounds: gossip rounds of the iterations; control: extra rounds, to agree when to stop; proof: all rounds "
-        "of the certificate; sent, at most: per agent on average, and by the busiest; time: of the network, without "
-        "computation[/]",
+        "of the certificate; sent: per agent on average; at most: by the busiest agent; time: of communication only[/]",
         highlight=False,
     )
 
@@ -304,12 +303,12 @@ def _assumptions(made: Plan, guessed: bool) -> str:
         lines[0] += (
             " [yellow]The plan is only as good as this guess;[/] give --eigenvalues or --probe for a better one."
         )
-    lines.append(f"Agents: differ as they do in real data with {made.rows_per_agent:,} rows each.")
+    lines.append(f"Agents: as different as in real data with {made.rows_per_agent:,} rows each.")
     if made.tried_dim < made.dim:
-        lines.append(f"Run with {made.tried_dim:,} of the {made.dim:,} columns; bytes are those of all columns.")
+        lines.append(f"Columns: {made.tried_dim:,} of the {made.dim:,} columns were run; bytes are for all of them.")
     first = made.preparation
     lines.append(
-        f"Not included: agreeing on counts, mean and variances before any method: {first.all_rounds:,} rounds, "
-        f"{duration(first.seconds)}."
+        f"Not included: agreement on counts, mean and variances before any method ({first.all_rounds:,} rounds, "
+        f"{duration(first.seconds)})."
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``deepca reproduce``: the paper's experiments, and further studies."""
+"""``deepca reproduce``: run the paper's experiments, or one of the further studies."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MARKS = {
 }
 
 
-_DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="w8a, a9a or all.")]
+_DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="Data set: w8a, a9a or all (both).")]
 _FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--data",
         metavar="FOLDER",
-        help="Folder with the LIBSVM files (plain, .bz2 or .gz); they are downloaded without it.",
+        help="Folder with the LIBSVM files (plain, .bz2 or .gz); by default, they are downloaded.",
     ),
 ]
 _OutOption = Annotated[
@@ -46,7 +46,9 @@ _OutOption = Annotated[
 ]
 _ComponentsOption = Annotated[
     int,
-    typer.Option("--components", "-k", metavar="K", help="Number of components, which the paper does not state."),
+    typer.Option(
+        "--components", "-k", metavar="K", help="Number of principal components, which the paper does not state."
+    ),
 ]
 _SeedsOption = Annotated[int, typer.Option(metavar="N", help="Number of random graphs and starting points.")]
 _StudyOption = Annotated[
@@ -57,7 +59,7 @@ _MaxIterOption = Annotated[
     typer.Option("--max-iter", metavar="N", help="Maximum number of iterations per run.", show_default="as needed"),
 ]
 _JobsOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Number of processes.", show_default="all usable cores")
+    int | None, typer.Option(metavar="N", help="Number of parallel processes.", show_default="all usable cores")
 ]
 
 
@@ -76,8 +78,8 @@ def reproduce(
     """Run the paper's experiments and judge its claims.
 
     Writes report.html (self-contained) and report.md, the figures in the paper's layout (PNG and SVG, against
-    iterations and against rounds) and all curves as CSV. Finished runs are kept: after an interruption the same command
-    resumes.
+    iterations and against rounds) and all curves as CSV. Finished runs are kept, so that the same command resumes after
+    an interruption.
 
     Studies: topology, heterogeneity, spread, agents, components, threshold, signs, rounds.
     """
@@ -98,7 +100,7 @@ def reproduce(
         words += [f"--max-iter {max_iter}"] if max_iter else []
         request = Request(names, out, DataSource(folder), components, seeds, max_iter, jobs, " ".join(words))
         for name in names:
-            request.setting(name)  # raises at once if k is too large
+            request.setting(name)  # raises an error now if k is too large
         _make_folder(out)
         report = _run(request, chosen, quiet=quiet)
         if as_json:
@@ -120,7 +122,9 @@ def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"--out {out}: cannot create this folder ({error.strerror})", parameter="out") from None
+        raise InvalidInput(
+            f"--out {out}: cannot create this folder ({error.strerror}); give another one", parameter="out"
+        ) from None
 
 
 def _run(request: Request, study: Study | None, *, quiet: bool) -> Report:

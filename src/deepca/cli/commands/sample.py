@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require, say
+from deepca.cli.common import errors, print_unwrapped, require
 from deepca.cli.options import SilentOption
 from deepca.data.writers import open_writer
 from deepca.errors import ParameterError
@@ -26,17 +27,19 @@ def sample(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help=f"One of {', '.join(_DATA_SETS)}.", autocompletion=lambda: list(_DATA_SETS)
+            metavar="NAME", help=f"Data set: {', '.join(_DATA_SETS)}.", autocompletion=lambda: list(_DATA_SETS)
         ),
     ],
-    agents: Annotated[int, typer.Option(min=1, metavar="M", help="Number of files.")] = 3,
+    agents: Annotated[int, typer.Option(min=1, metavar="M", help="Number of agents, with one file each.")] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the files.")] = Path("sites"),
-    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(_FORMATS)}.")] = "csv",
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help=f"File format: {', '.join(_FORMATS)}.")
+    ] = "csv",
     quiet: SilentOption = False,
 ) -> None:
-    """Write example data of scikit-learn, one file per agent.
+    """Write an example data set of scikit-learn, one file per agent.
 
-    Each file has a column "class" beside the values, except .npy files, which cannot hold text.
+    A column "class" contains the label of each row, except in .npy files, which cannot store text.
     """
     with errors():
         require("sklearn", extra="sklearn")
@@ -50,13 +53,18 @@ def sample(
         columns = [str(column).replace("/", "_per_").replace(" ", "_") for column in data.feature_names]
         classes = np.asarray(data.target_names).astype(str)[data.target]
         X = np.asarray(data.data, dtype=np.float64)
-        out.mkdir(parents=True, exist_ok=True)
         parts = zip(split_rows(X, agents), split_rows(classes, agents), strict=True)
-        for j, (rows, labels) in enumerate(parts):
-            with open_writer(out / f"site{j}.{kind}", columns, dtype=np.float64, label="class") as writer:
-                writer.write(rows, labels if kind != "npy" else None)
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out) as unfinished:
+            for j, (rows, labels) in enumerate(parts):
+                with open_writer(
+                    Path(unfinished) / f"site{j}.{kind}", columns, dtype=np.float64, label="class"
+                ) as writer:
+                    writer.write(rows, labels if kind != "npy" else None)
+            for path in sorted(Path(unfinished).iterdir()):
+                path.replace(out / path.name)
         if not quiet:
-            say(
+            print_unwrapped(
                 Console(emoji=False),
                 f"{len(X):,} rows × {X.shape[1]} columns in {agents} files: [bold]{escape(str(out))}/site*.{kind}[/]",
             )

@@ -14,13 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import duration, size
-from deepca.cli.common import check_distinct, check_figure, errors, finite, require, say
+from deepca._util.units import duration, plural, size
+from deepca.cli.common import check_distinct, check_figure, errors, finite, print_unwrapped, require
 from deepca.cli.options import (
     ALGORITHM,
     DATA,
-    MAX_COLUMNS,
-    MAX_ROWS,
     NUMBER_OF_COMPONENTS,
     TOLERANCE,
     ComponentsOption,
@@ -33,17 +31,17 @@ from deepca.cli.options import (
     ScaleOption,
     ToleranceOption,
 )
-from deepca.cli.view.methods import add_method, show_choice, watching
+from deepca.cli.view.methods import add_method, method_progress, show_recommendation
 from deepca.cli.view.tables import columns
-from deepca.data.allocation import in_equal_shares
+from deepca.data.allocation import split_equally
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.settings import ALGORITHMS
-from deepca.engines.shards import expanded
+from deepca.engines.shards import expand_patterns
 from deepca.errors import DataError, InvalidInput
 from deepca.network.compression import Messages
-from deepca.planning.inputs import ROWS_PER_AGENT, read_eigenvalues, spectrum_of
+from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT, read_eigenvalues, spectrum_of
 from deepca.planning.links import Links
 from deepca.planning.links_csv import EXAMPLE, read_links
 from deepca.planning.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
@@ -64,7 +62,8 @@ _DataArgument = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE",
-        help="One file per agent, or one to split, in any format that fit reads; without files, the digits.",
+        help="One file per agent, or one file to split, in any format that deepca fit reads; by default, the digits "
+        "data of scikit-learn.",
     ),
 ]
 _NetworkOption = Annotated[
@@ -72,7 +71,8 @@ _NetworkOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=ALGORITHM,
-        help="Links as CSV with the columns from, to, latency_ms, mbit_per_s and optionally loss, jitter_ms.",
+        help="CSV file of the links, with the columns from, to, latency_ms, mbit_per_s and optionally loss, jitter_ms. "
+        "Required unless --example is given.",
     ),
 ]
 _AgentsOption = Annotated[
@@ -80,7 +80,8 @@ _AgentsOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=ALGORITHM,
-        help="Agents as CSV with the columns agent and optionally slowdown, stall, stall_ms, uplink_mbit_per_s.",
+        help="CSV file of the agents, with the columns agent and optionally slowdown, stall, stall_ms, "
+        "uplink_mbit_per_s.",
     ),
 ]
 _AlgorithmsOption = Annotated[
@@ -89,7 +90,7 @@ _AlgorithmsOption = Annotated[
         metavar="NAMES",
         show_default=",".join(COMPARED),
         rich_help_panel=ALGORITHM,
-        help=f"Methods to compare, separated by commas: {', '.join(ALGORITHMS)}.",
+        help=f"Algorithms to compare, separated by commas: {', '.join(ALGORITHMS)}.",
     ),
 ]
 _MaxIterOption = Annotated[
@@ -107,7 +108,7 @@ _DimOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        max=MAX_COLUMNS,
+        max=MAX_DIM,
         metavar="D",
         rich_help_panel=DATA,
         help="Instead of files: Gaussian rows with this many columns.",
@@ -124,7 +125,7 @@ _EigenvaluesOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
-        max=MAX_ROWS,
+        max=MAX_ROWS_PER_AGENT,
         metavar="N",
         rich_help_panel=DATA,
         help="Instead of files: rows per agent.",
@@ -139,7 +140,7 @@ _SeedOption = Annotated[
 ]
 _ExampleOption = Annotated[
     bool,
-    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print a file for --network to start from, and exit."),
+    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print an example of a --network file, and exit."),
 ]
 
 
@@ -165,10 +166,10 @@ def simulate(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Simulate the time that each method takes over given links.
+    """Simulate how long each method takes over given links.
 
-    The algorithms run in full on the rows, up to the proof. Only time is simulated: latency and bandwidth of each link,
-    lost messages that are sent again, jitter, and slow agents. --plot saves the error of each method over time.
+    The methods run in full on the rows, including the proof. Only time is simulated: latency and bandwidth of each
+    link, jitter, retransmission of lost messages, and slow agents. --plot saves the error of each method over time.
 
     The exit code is 1 if no method reaches the tolerance.
     """
@@ -179,7 +180,7 @@ def simulate(
         rows = _Rows(data or [], label_column, dataset, dim, eigenvalues, rows_per_agent)
         links = _read_links(network, agents, rows, plot)
         sources, of = rows.sources(links, components, seed)
-        with watching(disable=quiet or as_json) as watch:
+        with method_progress(disable=quiet or as_json) as watch:
             found = run_simulation(
                 sources,
                 links,
@@ -210,7 +211,7 @@ class _Rows:
     rows_per_agent: int | None
 
     def check(self) -> None:
-        """Refuse options for files without files, and options for synthetic rows with files."""
+        """Raise InvalidInput if options for files are given without files, or options for synthetic rows with them."""
         synthetic = self.dim is not None or self.eigenvalues is not None or self.rows_per_agent is not None
         if self.files and synthetic:
             raise InvalidInput(
@@ -222,7 +223,7 @@ class _Rows:
     def sources(self, links: Links, k: int, seed: int) -> tuple[Sequence[Source], str]:
         """Return the rows of each agent, and a description of them."""
         if self.files:
-            return _open_files(expanded(self.files), links, self.label_column, self.dataset)
+            return _open_files(expand_patterns(self.files), links, self.label_column, self.dataset)
         if self.dim is not None or self.eigenvalues is not None:
             return self._gaussian(len(links.names), k, seed)
         if self.rows_per_agent is not None:
@@ -238,10 +239,10 @@ class _Rows:
 
 
 def _read_links(network: Path | None, agents: Path | None, rows: _Rows, plot: Path | None) -> Links:
-    """Check that the options go together, and read the links."""
+    """Check that the options are compatible, and read the links."""
     if network is None:
         raise InvalidInput(
-            "no network was given; give its links as --network links.csv. To start from an example: "
+            "no network was given; give its links with --network links.csv. For an example of this file, run: "
             "deepca simulate --example > links.csv",
             parameter="network",
         )
@@ -263,13 +264,13 @@ def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> 
         return
     _show(Console(emoji=False), found, of)
     if plot is not None:
-        say(Console(emoji=False), f"Figure: {escape(str(plot))}")
+        print_unwrapped(Console(emoji=False), f"Figure: {escape(str(plot))}")
 
 
 def _open_files(
     files: Sequence[Path], links: Links, label_column: str | None, dataset: str | None
 ) -> tuple[Sequence[Source], str]:
-    """Open the files, in the order of the agents if their names match, and split a single one."""
+    """Open the files, in the order of the agents if they are named after them, or split a single file."""
     m = len(links.names)
     check_distinct(files)
     if len(files) not in (1, m):
@@ -281,15 +282,15 @@ def _open_files(
         files = [by_name[name] for name in links.names]
     opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
     if len(files) == m:
-        return opened, f"{m} file{'s' if m > 1 else ''}, one per agent"
-    return in_equal_shares([spool(opened[0])], m), f"{files[0].name}, in equal shares"
+        return opened, f"{m} file{plural(m)}, one per agent"
+    return split_equally([spool(opened[0])], m), f"{files[0].name}, in equal shares"
 
 
 def _digits(links: Links) -> tuple[Source, ...]:
     require("sklearn", extra="sklearn")
     from sklearn.datasets import load_digits
 
-    return in_equal_shares(
+    return split_equally(
         [ArraySource(np.asarray(load_digits().data, dtype=np.float64), "digits", None)], len(links.names)
     )
 
@@ -312,7 +313,7 @@ def _show(console: Console, found: Simulation, of: str) -> None:
         highlight=False,
     )
     console.print(_table(found))
-    show_choice(console, found.recommended, found.reason)
+    show_recommendation(console, found.recommended, found.reason)
     for trial in found.trials:
         if not trial.certified:
             console.print(f"  {trial.algorithm}: {escape(trial.advice)}", highlight=False)
@@ -353,7 +354,7 @@ def _waits(found: Simulation) -> Table:
 
 
 def _bottleneck(trial: Trial) -> str:
-    """Return the link or agent that took most of the time."""
+    """Return the link or agent that took the most time, and its share."""
     if not trial.bottlenecks:
         return "nothing"
     worst = trial.bottlenecks[0]
@@ -366,4 +367,4 @@ def _fastest_first(found: Simulation) -> list[Trial]:
 
 def _share(seconds: float, trial: Trial) -> str:
     percent = 100.0 * seconds / max(trial.seconds, 1e-300)
-    return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
+    return "<1%" if 0.0 < percent < 0.5 else f"{percent:.0f}%"

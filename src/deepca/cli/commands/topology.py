@@ -23,17 +23,17 @@ from deepca.cli.options import OUTPUT, JsonOption, PlotOption, complete_name
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, fastmix_eta
 from deepca.errors import MixingError
 from deepca.topology.directed import Digraph
-from deepca.topology.graph import SMALL, Rule, Topology
+from deepca.topology.graph import MAX_DENSE_AGENTS, Rule, Topology
 from deepca.topology.names import from_name
 
 __all__ = ["complete_rule", "topology"]
 
-_COUNTED_ROUNDS = 64  # over which messages are averaged in networks that change
+_COUNTED_ROUNDS = 64  # rounds over which the messages of a time-varying network are averaged
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How fast one mixer agrees on a network; without numbers, but with the reason, if it does not work there."""
+    """Speed of a mixer on a network, or the reason why it cannot be used there."""
 
     mixer: str
     contraction: float | None
@@ -52,12 +52,16 @@ def topology(
     ],
     agents: Annotated[int | None, typer.Option(metavar="M", help="Number of agents, unless NAME includes it.")] = None,
     accuracy: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Factor by which the counted rounds reduce disagreement.")
+        float, typer.Option(metavar="FACTOR", help="Count the rounds that reduce disagreement by this factor.")
     ] = 1e-10,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random networks.")] = 0,
     rule: Annotated[
         str,
-        typer.Option(metavar="NAME", help=f"Weights: {', '.join(get_args(Rule))}.", autocompletion=complete_rule),
+        typer.Option(
+            metavar="NAME",
+            help=f"Rule for the weights: {', '.join(get_args(Rule))}.",
+            autocompletion=complete_rule,
+        ),
     ] = "paper",
     edges: Annotated[bool, typer.Option("--edges", rich_help_panel=OUTPUT, help="List the links.")] = False,
     plot: PlotOption = None,
@@ -65,7 +69,7 @@ def topology(
 ) -> None:
     """Show a network and how many rounds its agents need to agree.
 
-    A name ends in the number of agents, or --agents gives it.
+    A name ends with the number of agents, unless --agents is given.
 
       ring:50, path:50, star:50, complete:50, hypercube:32
       grid:5x10, torus:5x10     rows and columns
@@ -79,10 +83,10 @@ def topology(
 
     Networks that change from round to round:
 
-      one-peer:32               each agent talks to one other, by turns
+      one-peer:32               each agent talks to one other agent per round
       matchings:torus:5x10      agents pair up at random along the links
       failing:0.2:ring:50       links fail with this probability (default 0.1)
-      periodic:ring:50+star:50  one network after the other
+      periodic:ring:50+star:50  the networks take turns, one per round
     """
     with errors():
         net = from_name(name, agents, seed=seed, rule=cast("Rule", rule))
@@ -113,8 +117,8 @@ def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:
 
 
 def _per_round(mixer: Mixer, net: Topology) -> float:
-    """Return the limit of the K-th root of the contraction of K rounds as K grows."""
-    if not net.stays:
+    """Return the asymptotic contraction per round: the K-th root of that of K rounds, for large K."""
+    if not net.static_undirected:
         return net.lambda2
     once = mixer.contraction(net, 1)
     if net.n_agents == 1 or isinstance(mixer, Gossip):
@@ -136,7 +140,7 @@ def _arcs(net: Topology) -> list[tuple[int, int]]:
 
 def _messages(net: Topology) -> float:
     """Return the number of messages per round, on average if rounds differ."""
-    return float(np.mean([net.messages_at(r) for r in range(_COUNTED_ROUNDS)])) if net.changing else net.n_messages
+    return float(np.mean([net.messages_at(r) for r in range(_COUNTED_ROUNDS)])) if net.time_varying else net.n_messages
 
 
 def _json(net: Topology, mixing: list[Mixing], accuracy: float, plot: Path | None) -> str:
@@ -145,35 +149,35 @@ def _json(net: Topology, mixing: list[Mixing], accuracy: float, plot: Path | Non
         "name": net.name,
         "rule": net.rule,
         "directed": net.directed,
-        "changing": net.changing,
+        "changing": net.time_varying,
         "agents": net.n_agents,
         "links": net.n_edges,
         "messages_per_round": _messages(net),
         "degree": {"min": int(degrees.min()), "mean": float(degrees.mean()), "max": int(degrees.max())},
         "diameter": net.flood_rounds,
-        "diameter_is_upper_bound": net.n_agents > SMALL,
+        "diameter_is_upper_bound": net.n_agents > MAX_DENSE_AGENTS,
         "lambda2": net.lambda2,
         "gap": 1.0 - net.lambda2,
-        "lambda_min": net.lambda_min if net.stays else None,
+        "lambda_min": net.lambda_min if net.static_undirected else None,
         "accuracy": accuracy,
         "mixing": [asdict(one) for one in mixing],
         "plot": None if plot is None else str(plot),
     }
-    # links on one line: with four lines each, nothing else would be found
+    # all links on one line: with four lines per link, the other properties would be lost among them
     lists = {"edges": _edges(net)} | ({"arcs": _arcs(net)} if isinstance(net, Digraph) else {})
     ends = "".join(f',\n  "{name}": {json.dumps(pairs)}' for name, pairs in lists.items())
     return json.dumps(facts, indent=2, ensure_ascii=False)[:-2] + ends + "\n}"
 
 
 def _span(numbers: npt.NDArray[np.int64]) -> tuple[str, str]:
-    """Return the common value, or the range, and what it is."""
+    """Return the value that all agents have, or the range, and an explanation."""
     low, high = int(numbers.min()), int(numbers.max())
     return (str(low), "every agent") if low == high else (f"{low} … {high}", f"{numbers.mean():.4g} on average")
 
 
 def _facts(net: Topology) -> list[tuple[str, str, str]]:
     """Return properties of a network: name, value and explanation."""
-    farthest = f"{'≤ ' * (net.n_agents > SMALL)}{net.flood_rounds:,}"
+    farthest = f"{'≤ ' * (net.n_agents > MAX_DENSE_AGENTS)}{net.flood_rounds:,}"
     if isinstance(net, Digraph):
         rows = [
             ("arcs", f"{net.n_messages:,}", "from a sender to a receiver"),
@@ -184,19 +188,19 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
             ("|λ₂| of C", f"{net.lambda2:.6g}", "second largest eigenvalue of the weights"),
             ("1 − |λ₂|", f"{1 - net.lambda2:.4g}", "near 0: agents agree slowly"),
         ]
-        if net.n_agents > SMALL:
+        if net.n_agents > MAX_DENSE_AGENTS:
             return rows
         weights = net.limit * net.n_agents
         return [
             *rows,
             ("push-sum weight", f"{weights.min():.3g} … {weights.max():.3g}", "in the limit; agents divide by it"),
         ]
-    if net.changing:
+    if net.time_varying:
         ways = "; some go one way, with a push-sum weight" if net.directed else ""
         return [
             ("links", f"{net.n_edges:,}", "used in some round"),
             ("messages", f"{_messages(net):,.4g}", f"per round, on average{ways}"),
-            ("flooding", farthest, "rounds until news of any agent has reached all"),
+            ("flooding", farthest, "rounds until any agent's value has reached all others"),
             ("contraction", f"{net.lambda2:.6g}", "of disagreement per round, on average"),
         ]
     span, scope = _span(net.degrees)
@@ -211,7 +215,7 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
 
 
 def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float) -> None:
-    kind = ", which changes from round to round" if net.changing else f" with {net.rule} weights"
+    kind = ", which changes from round to round" if net.time_varying else f" with {net.rule} weights"
     console.print(f"\n[bold]{escape(net.name)}[/]{kind}\n", highlight=False)
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(no_wrap=True)
@@ -230,8 +234,8 @@ def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float
     console.print(table, highlight=False)
     if net.n_agents == 1:
         note = "A single agent sends nothing."
-    elif net.changing:
-        note = "The contraction is an average over rounds; the number of rounds was found by trying."
+    elif net.time_varying:
+        note = "The contraction is an average over rounds; the number of rounds was measured."
     elif net.directed:
         note = (
             f"A round sends one message along each arc, {net.n_messages:,} in total. Agents push shares of their value "
@@ -240,7 +244,7 @@ def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float
     else:
         note = (
             f"A round sends one message from every agent to each neighbour, {2 * net.n_edges:,} in total. "
-            "The contraction is that of a late round; the number of rounds is proven to be enough."
+            "The contraction is asymptotic; the number of rounds is proven to suffice."
         )
     console.print(f"[dim]{note}[/]", highlight=False)
     for one in mixing:

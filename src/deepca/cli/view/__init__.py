@@ -1,1 +1,1 @@
-"""What commands show: models, compared methods, trial networks, and the screen and log of an agent."""
+"""Output of commands: models, compared methods, trial networks, and the screen and log of an agent."""

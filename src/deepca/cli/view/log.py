@@ -1,8 +1,8 @@
-"""Log of an agent: one line per event, as text or JSON.
+"""Log of an agent, with one line per event, as text or JSON.
 
 A JSON line is an object with ``time`` (UTC, milliseconds), ``site``, ``level``, ``event``, ``text`` and ``facts``.
 A separate thread writes the lines, so that a blocked terminal or a full disk never stops an agent. Keys and rows cannot
-get into the log: for arrays and bytes among the facts, only their size is written.
+get into the log: of bytes among the facts, only the size is written, and of arrays only the type.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def text_of(record: logging.LogRecord) -> str:
-    """Return the text of a record, with its number of repetitions if they were counted instead of written."""
+    """Return the text of a record, with the number of repetitions that were counted instead of written."""
     times, seconds = _repeats(record)
     return record.getMessage() + (f" ({times} times in {seconds:.0f} s)" if times > 1 else "")
 
@@ -78,7 +78,7 @@ def _repeats(record: logging.LogRecord) -> tuple[int, float]:
 
 @dataclass
 class _Kind:
-    """Lines of one kind within the current window: how often they occurred, and how often they were written."""
+    """Repetitions of a line within the current window: how often it occurred, and how often it was written."""
 
     last: logging.LogRecord
     times: int
@@ -86,12 +86,12 @@ class _Kind:
 
     @property
     def pending(self) -> bool:
-        """Whether some occurrences have not been written."""
+        """True if some occurrences have not been written."""
         return self.times > self.written
 
 
 class AgentLog(logging.Handler):
-    """Write the events of one site, from any thread. Close it, or the last lines may be missing.
+    """Handler that writes the events of one site, logged from any thread. Close it, or the last lines may be missing.
 
     A record with the attribute ``last`` ends the log: pending counts are written before it, and later records are
     ignored.

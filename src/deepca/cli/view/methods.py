@@ -1,4 +1,4 @@
-"""Output of commands that compare several methods and recommend one."""
+"""Show a comparison of methods, and the recommended one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.table import Table
 
 from deepca.solver.progress import ProgressBar, bars
 
-__all__ = ["add_method", "show_choice", "watching"]
+__all__ = ["add_method", "method_progress", "show_recommendation"]
 
 
 @contextmanager
-def watching(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
+def method_progress(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
     """Provide a function that adds a progress bar for a method; all bars are removed at the end."""
     progress = bars(Console(stderr=True, emoji=False), disable=disable)
     progress.live.transient = True
@@ -35,7 +35,7 @@ def add_method(table: Table, method: str, *cells: str, recommended: str | None, 
     table.add_row(f"{'▸' if chosen else ' '} {method}", *cells, style=style)
 
 
-def show_choice(console: Console, recommended: str | None, reason: str) -> None:
+def show_recommendation(console: Console, recommended: str | None, reason: str) -> None:
     """Show the recommended method and the reason."""
     if recommended is None:
         console.print(f"[red]✘[/] {reason}", highlight=False)

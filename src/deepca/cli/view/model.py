@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import size
+from deepca._util.units import plural, size
 from deepca.cli.command import in_options
-from deepca.cli.common import finite, say
+from deepca.cli.common import finite, print_unwrapped
 from deepca.cli.view.tables import columns
 from deepca.decomposition.model import Model
 from deepca.solver.certificate.bounds import Certificate
@@ -33,14 +33,14 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
     ]
     prepared += ["whitened scores"] if model.whiten else []
     console.print(
-        f"[bold]{model.n_components} component{'s' if model.n_components > 1 else ''}[/] of "
+        f"[bold]{model.n_components} component{plural(model.n_components)}[/] of "
         f"{model.n_samples:,} rows{weight} × {model.n_features:,} columns"
         f" · {', '.join(prepared) or 'not centred'} · {model.dtype}",
         highlight=False,
     )
     console.print(_origin(model), highlight=False, style="dim", soft_wrap=True)
     for line in _sites(model):
-        say(console, line)
+        print_unwrapped(console, line)
     console.print(_table(model, most, console.width))
     left = model.n_components - most
     if left > 0:
@@ -55,7 +55,7 @@ def show_status(console: Console, model: Model) -> None:
     converged = model.status.code == StatusCode.CONVERGED
     text = "converged" if converged else in_options(str(model.status))
     tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
-    say(console, f"{mark} {escape(text)}{tol}")
+    print_unwrapped(console, f"{mark} {escape(text)}{tol}")
     proof = model.certificate
     if proof is None:
         console.print("[yellow]No certificate: nothing is proven about these components.[/]")
@@ -69,7 +69,7 @@ def show_status(console: Console, model: Model) -> None:
 
 
 def summary(model: Model) -> dict[str, Any]:
-    """Return everything except the large arrays, as plain data for JSON."""
+    """Return everything except large arrays, as plain data for JSON."""
     proof = model.certificate
     return {
         "n_components": model.n_components,
@@ -115,7 +115,7 @@ def _origin(model: Model) -> str:
 
 
 def _sites(model: Model) -> list[str]:
-    """Describe whose rows the model is about if it was computed between sites."""
+    """Name the sites whose rows the model was computed from, or nothing if it was not computed between sites."""
     names, left_out = model.about.get("sites"), model.about.get("left_out")
     if not isinstance(names, list) or not isinstance(left_out, list):
         return []
@@ -142,7 +142,7 @@ def _table(model: Model, most: int, width: int) -> Table:
     for i, share in enumerate(shares[:most]):
         numbers = [f"PC{i + 1}", f"{float(model.explained_variance[i]):.6g}", f"{share:.2%}"]
         if i >= model.n_known and model.certificate is not None:
-            numbers[1:] = [f"≤ {model.certificate.at_most(i + 1):.2g}", "unknown"]
+            numbers[1:] = [f"≤ {model.certificate.eigenvalue_bound(i + 1):.2g}", "unknown"]
         cumulative = f"{shares[: i + 1].sum():.2%}"
         if wide:
             table.add_row(

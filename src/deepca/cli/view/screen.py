@@ -23,16 +23,16 @@ from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import LinkView
 from deepca.sites.runtime.status import Situation, span
 
-__all__ = ["Screen", "picture"]
+__all__ = ["Screen", "render_screen"]
 
-_LOG_LINES = 6  # of the log that are shown
-_SHOWN_ABOVE = {"progress", "waiting"}  # events that the view shows in its upper part
+_LOG_LINES = 6  # last lines of the log that are shown
+_SHOWN_ABOVE = {"progress", "waiting"}  # events that the upper part of the view shows
 _COLOURS = {"up": "green", "silent": "yellow", "down": "red"}
 _LEVELS = {logging.INFO: "dim", logging.WARNING: "yellow", logging.ERROR: "bold red"}
 
 
 class Screen:
-    """Show the situation of an agent within a context, refreshed several times per second; then remove it.
+    """Context that shows the state of a running agent, refreshed several times per second, and removes it at the end.
 
     Attributes
     ----------
@@ -61,8 +61,8 @@ class Screen:
         self._live.stop()
         self.log.close()
 
-    def leave(self) -> None:
-        """Print the last warnings and errors of the log, once the view is gone."""
+    def print_last_problems(self) -> None:
+        """Print the last warnings and errors of the log, after the view has been removed."""
         for record in [record for record in self.lines if record.levelno > logging.INFO][-_LOG_LINES:]:
             self._live.console.print(_line(record))
 
@@ -71,10 +71,12 @@ class Screen:
             self.lines.append(record)
 
     def _picture(self) -> RenderableType:
-        return picture(self._site, self._situation(), list(self.lines), time.monotonic() - self._began)
+        return render_screen(self._site, self._situation(), list(self.lines), time.monotonic() - self._began)
 
 
-def picture(site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float) -> RenderableType:
+def render_screen(
+    site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float
+) -> RenderableType:
     """Return the view, as wide and high as the terminal allows."""
     return _Picture(site, situation, lines, elapsed)
 
@@ -122,7 +124,7 @@ class _Picture:
             if now.change is not None:
                 parts.append(f"change {now.change:.0e}")
             if now.disagreement is not None:
-                parts.append(f"between sites {now.disagreement:.0e}")
+                parts.append(f"disagreement {now.disagreement:.0e}")
             if now.left is not None:
                 parts.append(f"about {span(now.left)} left")
         traffic = f"sent {size(now.sent)} · received {size(now.received)}"
@@ -132,12 +134,12 @@ class _Picture:
         waits = self._now.waits
         if not waits:
             return []
-        return [f"waiting for {waits[0].said}", *(f"        and {wait.said}" for wait in waits[1:4])] + (
+        return [f"waiting for {waits[0].text}", *(f"        and {wait.text}" for wait in waits[1:4])] + (
             [f"        and {len(waits) - 4} more"] if len(waits) > 4 else []
         )
 
     def _links(self, room: int, width: int) -> list[RenderableType]:
-        """Return the table of links, those in trouble first, as many as fit."""
+        """Return the table of links, as many as fit, those in trouble first."""
         links = sorted(self._now.links, key=lambda link: ("down", "silent", "up").index(link.state))
         troubled = sum(bool(link.why) for link in links)
         shown = links[: max(room - min(troubled, room // 2), 2)] if len(links) + troubled > room else links
@@ -170,7 +172,7 @@ def _row(link: LinkView, skewed: bool) -> list[RenderableType]:
         last,
         size(link.sent_bytes),
         size(link.received_bytes),
-        Text(str(link.sent_again), style="yellow" if link.sent_again else "dim"),
+        Text(str(link.retransmissions), style="yellow" if link.retransmissions else "dim"),
     ]
     if skewed:
         cells.append(Text("" if link.skew is None else f"{link.skew:+.0f} s", style="yellow"))

@@ -12,7 +12,7 @@ __all__ = ["columns"]
 
 
 def columns(left: Sequence[str] = (), right: Sequence[str] = (), **look: Any) -> Table:
-    """Return an empty table with columns of text, then columns of numbers."""
+    """Return an empty table with left-aligned columns (text), then right-aligned ones (numbers)."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **look)
     for name in left:
         table.add_column(name, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Show a trial network: its agents while they run, and how they ended."""
+"""Show the agents of a trial network while they run, and the result."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import size
-from deepca.cli.common import print_json, say
+from deepca._util.units import plural, size
+from deepca.cli.common import print_json, print_unwrapped
 from deepca.cli.view.model import show_model, show_status, summary
 
 if TYPE_CHECKING:
     from deepca.decomposition.model import Model
-    from deepca.sites.admin.trial_agent import AgentExit, Sight
+    from deepca.sites.admin.trial_agent import AgentExit, AgentSnapshot
     from deepca.sites.admin.trial_network import TrialOutcome
     from deepca.sites.admin.trial_setup import Share
 
@@ -48,8 +48,8 @@ class TrialResult:
 
 
 @contextmanager
-def watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sight]], None]]:
-    """Provide a function that shows the agents: a live table on a terminal, else a line for each change."""
+def agent_progress(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[AgentSnapshot]], None]]:
+    """Provide a function that shows the agents: as a live table on a terminal, otherwise as a line for each change."""
     if quiet:
         yield lambda sights: None
     elif notes.is_terminal:
@@ -58,7 +58,7 @@ def watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sigh
     else:
         shown: list[str] = []
 
-        def watch(sights: Sequence[Sight]) -> None:
+        def watch(sights: Sequence[AgentSnapshot]) -> None:
             counts: dict[str, int] = {}
             for one in sights:
                 counts[one.state] = counts.get(one.state, 0) + 1
@@ -70,7 +70,7 @@ def watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sigh
         yield watch
 
 
-def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
+def _agents_table(sights: Sequence[AgentSnapshot], console: Console) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     name = max(4, *(len(one.site) for one in sights))
     table.add_column("site", no_wrap=True, min_width=min(name, 20), overflow="ellipsis")
@@ -93,7 +93,7 @@ def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
 
 
 def report_trial(result: TrialResult, out: Path, *, as_json: bool, quiet: bool, kits: Path | None) -> int:
-    """Move the model files to their places, show the result, and return the exit code."""
+    """Move the model files to the output folder, show the result, and return the exit code."""
     from deepca.sites.admin.trial_network import keep_models
 
     outcome, model, notes = result.outcome, result.model, Console(stderr=True, emoji=False)
@@ -103,15 +103,15 @@ def report_trial(result: TrialResult, out: Path, *, as_json: bool, quiet: bool, 
     elif model is not None and not quiet:
         console = Console(emoji=False)
         show_model(console, model)
-        say(
+        print_unwrapped(
             console,
-            f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, identical byte for byte "
+            f"\n{len(places)} model file{plural(len(places))}, identical byte for byte "
             f"(sha256 {outcome.sha256[:16]}…): [bold]{escape(str(out))}/<site>/model.npz[/] · {outcome.seconds:.1f} s",
         )
     if outcome.code:
         show_failures(notes, outcome, model, shown=not as_json and not quiet)
     if kits is not None and not as_json and not quiet:
-        say(notes, f"Kits, logs and checkpoints: {escape(str(kits))}")
+        print_unwrapped(notes, f"Kits, logs and checkpoints: {escape(str(kits))}")
     return outcome.code
 
 
@@ -121,12 +121,12 @@ def show_failures(notes: Console, outcome: TrialOutcome, model: Model | None, *,
     for agent in sorted(without, key=lambda agent: not agent.first):
         if agent.stopped and not agent.first:
             continue
-        say(notes, f"[bold red]error:[/] {escape(agent.site)} {_ending(agent)}")
+        print_unwrapped(notes, f"[bold red]error:[/] {escape(agent.site)} {_ending(agent)}")
         for line in agent.last:
-            say(notes, f"  [dim]{escape(agent.site)}:[/] {escape(line)}")
+            print_unwrapped(notes, f"  [dim]{escape(agent.site)}:[/] {escape(line)}")
     stopped = [agent.site for agent in without if agent.stopped and not agent.first]
     if stopped:
-        say(notes, f"Stopped for this reason: {escape(', '.join(stopped))}.")
+        print_unwrapped(notes, f"Stopped as a consequence: {escape(', '.join(stopped))}.")
     if model is None:
         notes.print("No model was written.", highlight=False)
     elif not model.status.ok and not shown:

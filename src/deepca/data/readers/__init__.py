@@ -1,6 +1,6 @@
 """Open files as sources of rows; the suffix of a file determines its format, and every format has a module.
 
-The packages that a format needs come with the ``files`` extra and are imported when such a file is opened.
+The packages that a format requires come with the ``files`` extra. They are imported when such a file is opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SUFFIXES", "common_indices", "open_source", "open_sources", "spool"]
 
 @dataclass(frozen=True)
 class _Format:
-    """A file format: its name, reader, the options that apply to it, and whether it may be compressed."""
+    """A file format: its name, its reader, the options that apply to it, and whether files may be compressed."""
 
     kind: str
     open: Callable[[Path, str, Options], Source]
@@ -61,7 +61,7 @@ _FORMATS: Mapping[str, _Format] = MappingProxyType(
     }
 )
 SUFFIXES = tuple(suffix for suffix in _FORMATS if suffix)
-"""Suffixes of the files that can be read; those of text formats may be followed by .gz or .bz2."""
+"""Suffixes of readable files; those of text formats may be followed by .gz or .bz2."""
 
 
 def open_source(
@@ -89,7 +89,7 @@ def open_source(
     columns : sequence of str, optional
         Names of the columns to read, in this order.
     n_features : int, optional
-        Number of columns of an svmlight file that may lack the last ones.
+        Number of columns of an svmlight file, which omits trailing columns if they are zero.
     first_index : {0, 1}, optional
         Index of the first column in svmlight; by default 0 if it occurs in the file, else 1.
 
@@ -161,7 +161,7 @@ def open_sources(
     label_column, dataset : str, optional
         As for `open_source`.
     n_features : int, optional
-        Least number of columns of svmlight files.
+        Minimum number of columns of svmlight files.
     first_index : {0, 1}, optional
         Index of the first column in svmlight files.
 
@@ -172,8 +172,8 @@ def open_sources(
 
     Notes
     -----
-    svmlight omits zeros, so that a single file may show neither the number of columns nor whether they are counted
-    from 0 or from 1. What one of the files shows is applied to all of them.
+    svmlight omits zeros, so a single file may reveal neither the number of columns nor whether they are counted from 0
+    or from 1. Both are determined from all files together.
     """
     opened = [open_source(path, label_column=label_column, dataset=dataset) for path in paths]
     common = common_indices([(source.first_index, source.d) for source in opened], first_index, n_features)
@@ -198,9 +198,9 @@ def common_indices(
     told : sequence of (int or None, int)
         ``first_index`` and ``d`` of every source.
     first_index : {0, 1}, optional
-        First index, where it is known otherwise.
+        First index, if known from elsewhere.
     n_features : int, optional
-        Least number of columns, where it is known otherwise.
+        Minimum number of columns, if known from elsewhere.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def _format(path: Path, name: str) -> tuple[_Format, str]:
     if stat.S_ISDIR(status.st_mode):
         raise DataError(f"{name} is a folder; give the files in it", parameter="path", file=name)
     if not stat.S_ISREG(status.st_mode):
-        message = f"{name} is not a regular file, so it cannot be read twice; save it to a file first"
+        message = f"{name} is not a regular file, so it cannot be read twice; save its contents to a file first"
         raise DataError(message, parameter="path", file=name)
     compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".bz2") else ""
     suffix = (path.with_suffix("") if compression else path).suffix.lower()
@@ -246,7 +246,7 @@ def _format(path: Path, name: str) -> tuple[_Format, str]:
 
 
 def _why(form: _Format, option: str) -> str:
-    """Return the reason why an option does not apply to a format, if it needs one."""
+    """Return the reason why an option does not apply to a format, or an empty text if it is obvious."""
     if form is _SVMLIGHT and option == "label_column":
         return ", whose target is always the label"
     if option in ("label_column", "columns"):

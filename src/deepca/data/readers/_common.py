@@ -1,4 +1,4 @@
-"""Shared parts of the readers: options, selection of columns and arrays, and errors that name the file."""
+"""Helpers shared by the readers: options, selection of columns and arrays, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from deepca.errors import DataError, DeepcaError, MissingExtraError
 
 __all__ = [
     "NUMBERS_REQUIRED",
+    "REPLACE_DAMAGED",
     "Options",
     "Selection",
     "damaged",
@@ -31,13 +32,14 @@ __all__ = [
 ]
 
 _MAX_NAMES_SHOWN = 8  # keeps messages to a line or two
-_MAX_LIBRARY_MESSAGE = 200  # characters of a library's own message to show
-NUMBERS_REQUIRED = "numbers are required; make it the label column to exclude it"
+_MAX_LIBRARY_MESSAGE = 200  # characters of another library's message to quote
+REPLACE_DAMAGED = "replace it with an intact copy, or give it the suffix of its format"
+NUMBERS_REQUIRED = "correct it, or name its column as label_column to exclude it"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `open_source`; None where the caller gave none."""
+    """Options of `open_source`; None if not given."""
 
     label_column: str | None = None
     dataset: str | None = None
@@ -48,7 +50,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Selection:
-    """The columns that are values, in order, and the label column."""
+    """Columns to read: the values, in order, and the label."""
 
     values: tuple[str, ...]
     label: str | None
@@ -62,10 +64,10 @@ def select_columns(
     hidden: Iterable[str] = (),
     if_duplicate: str = "rename one of them",
 ) -> Selection:
-    """Select the values and the label of a file by the names of its columns.
+    """Select the value columns and the label column of a file by name.
 
-    ``hidden`` columns are not values unless they are requested; ``if_duplicate`` is the advice for when two columns
-    have the same name.
+    ``hidden`` columns are excluded unless they are requested by name; ``if_duplicate`` is the advice to give if two
+    columns have the same name.
     """
     label, wanted = options.label_column, options.columns
     if (name := _first_duplicate(names)) is not None:
@@ -112,7 +114,7 @@ def pick_array(
     ndim: int = 2,
     parameter: str = "dataset",
 ) -> str:
-    """Return the key of the array ``wanted``, or of the only matrix; ``parameter`` is the option that named it."""
+    """Return the key of the array ``wanted``, or of the only matrix; ``parameter`` is the option that selects it."""
     if wanted is not None:
         if wanted not in shapes:
             raise DataError(
@@ -142,7 +144,7 @@ def pick_array(
 
 
 def value_type(shape: tuple[int, ...], kind: np.dtype[Any], file: str) -> np.dtype[Any]:
-    """Return the type in which an array is read: float32 stays, all other real numbers become float64."""
+    """Return the type to convert an array to: float32 stays float32, all other real numbers become float64."""
     if kind.kind == "O":
         raise DataError(
             f"{file} contains Python objects, not numbers; save it as an array of float64", file=file, value=kind
@@ -156,7 +158,7 @@ def value_type(shape: tuple[int, ...], kind: np.dtype[Any], file: str) -> np.dty
 
 
 def import_extra(module: str, purpose: str) -> Any:
-    """Import an optional package, or say how to install it."""
+    """Import an optional package; if it is missing, raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -166,28 +168,28 @@ def import_extra(module: str, purpose: str) -> Any:
 
 @contextmanager
 def reading(file: str, kind: str) -> Iterator[None]:
-    """Turn whatever a library raises about a file into a one-line DataError that names the file."""
+    """Translate any exception that a library raises into a one-line DataError that names the file."""
     try:
         yield
     except (DeepcaError, MemoryError):
         raise
     except OSError as error:
         if error.errno is not None and error.strerror:  # raised by the system, not by the library
-            raise DataError(f"{file} cannot be read ({error.strerror}); check the file", file=file) from error
+            raise DataError(f"{file} cannot be read ({error.strerror}); check its permissions", file=file) from error
         raise damaged(file, kind, str(error) or type(error).__name__) from error
     except Exception as error:  # libraries raise errors of any type for damaged files
         raise damaged(file, kind, str(error) or type(error).__name__) from error
 
 
 def damaged(file: str, kind: str, reason: str) -> DataError:
-    """Return the error for a file that a library cannot parse; the library's reason may quote data."""
-    found, advice = f"{file} cannot be read as {kind}: it is damaged, truncated or in another format", "check the file"
+    """Return the error for a file that a library cannot parse; its discreet message omits ``reason``."""
+    found, advice = f"{file} cannot be read as {kind}: it is damaged, truncated or in another format", REPLACE_DAMAGED
     reason = " ".join(reason.split())[:_MAX_LIBRARY_MESSAGE]
     return DataError(f"{found} ({reason}); {advice}", discreet=f"{found}; {advice}", file=file)
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in .gz or .bz2."""
+    """Open a file for reading; decompress it if its name ends in .gz or .bz2."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path))
@@ -195,7 +197,7 @@ def open_decompressed(path: Path) -> IO[bytes]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as text; of many, the first few and their number."""
+    """Format names for a message: all of up to eight, otherwise the first eight and the total number."""
     shown = ", ".join(repr(str(n)) for n in names[:_MAX_NAMES_SHOWN])
     return f"{shown}, … ({len(names):,} in all)" if len(names) > _MAX_NAMES_SHOWN else shown or "none"
 

@@ -1,4 +1,4 @@
-"""The base of the CSV and Parquet readers: batches of named Arrow columns become blocks of rows."""
+"""Base class of the CSV and Parquet readers, which converts batches of Arrow columns to blocks of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TableSource", "as_numpy"]
 
 
 class TableSource(Source):
-    """Named columns that are read batch by batch; a complete pass also collects the labels."""
+    """A table that is read batch by batch; a complete pass also collects the labels."""
 
     is_sparse = False
 
@@ -28,7 +28,7 @@ class TableSource(Source):
 
     @abstractmethod
     def _batches(self, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """Yield the Arrow arrays of these columns, batch by batch; all failures are DataErrors."""
+        """Yield the Arrow arrays of these columns, batch by batch; raise DataError for any failure."""
 
     @abstractmethod
     def _join_labels(self, parts: list[Any]) -> npt.NDArray[Any]:
@@ -46,7 +46,7 @@ class TableSource(Source):
             self._labels = self._join_labels(parts)
 
     def labels(self) -> npt.NDArray[Any] | None:
-        """Return the labels; reads the label column unless a pass has been completed."""
+        """Return the labels; read the label column first unless a complete pass has collected them."""
         if self._selection.label is not None and self._labels is None:
             self._labels = self._join_labels([batch[0] for batch in self._batches([self._selection.label])])
         return self._labels
@@ -59,7 +59,7 @@ class TableSource(Source):
 
 
 def as_numpy(values: Any) -> npt.NDArray[Any]:
-    """Convert an Arrow array; missing text becomes empty."""
+    """Convert an Arrow array to numpy; missing text becomes the empty string."""
     arrow = import_extra("pyarrow", "reading tables")
     if arrow.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

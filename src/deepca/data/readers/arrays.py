@@ -1,7 +1,7 @@
-"""Read .npy and .npz files: arrays of numpy, and the sparse matrices that scipy saves.
+"""Read .npy and .npz files: numpy arrays, and sparse matrices saved by scipy.
 
-A .npy file is memory-mapped. An array in a .npz file is decompressed block by block in every pass, unless it is in
-Fortran order: then it is read whole, as are sparse matrices.
+A .npy file is memory-mapped. An array in an .npz file is decompressed block by block in every pass; sparse matrices and
+arrays in Fortran order are read into memory once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NPY, _NPZ = "a .npy array", "an .npz archive"
 
 
 def open_npy(path: Path, name: str, options: Options) -> Source:
-    """Memory-map a .npy file; integers become floats block by block."""
+    """Memory-map a .npy file; numbers other than float32 and float64 are converted block by block."""
     with reading(name, _NPY):
         with path.open("rb") as stream:
             shape, by_column, kind = read_header(stream)
@@ -39,7 +39,7 @@ def open_npy(path: Path, name: str, options: Options) -> Source:
 
 
 def open_npz(path: Path, name: str, options: Options) -> Source:
-    """Open a matrix of an .npz archive, or the sparse matrix that it stores."""
+    """Open a matrix of an .npz archive, or the sparse matrix that scipy saved in it."""
     source = _open_npz(path, name, options)
     source.file = name
     return source
@@ -62,7 +62,7 @@ def _open_npz(path: Path, name: str, options: Options) -> Source:
 
 
 class _CastSource(Source):
-    """A memory-mapped array that is converted to floats block by block, so that it never is in memory as a whole."""
+    """A memory-mapped array that is converted to floats block by block, so the whole array is never in memory."""
 
     columns = None
     is_sparse = False
@@ -112,7 +112,7 @@ class _ArchivedSource(Source):
                 values = stream.read(rows * row_bytes)
                 if len(values) != rows * row_bytes:
                     raise DataError(
-                        f"{self.name}: {self._key!r} is truncated, {left:,} rows are missing; save it again",
+                        f"{self.name}: {self._key!r} is truncated: {left:,} rows are missing; save it again",
                         file=self.name,
                     )
                 yield np.frombuffer(values, self._kind).reshape(rows, self.d).astype(self.dtype)
@@ -127,7 +127,7 @@ def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, .
 
 
 def _labels(path: Path, name: str, headers: dict[str, Any], options: Options, n: int) -> npt.NDArray[Any] | None:
-    """Return the array selected as label, which must have one entry for each of the n rows."""
+    """Return the array selected by ``label_column``, which must have one entry for each of the n rows."""
     if options.label_column is None:
         return None
     shapes = {key: shape for key, (shape, _, _) in headers.items()}

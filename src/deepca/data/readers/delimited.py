@@ -1,8 +1,8 @@
 """Read CSV and similar text with Arrow, in blocks of about a megabyte; .gz and .bz2 are decompressed on the fly.
 
-- The first line names the columns, unless all of its cells are numbers (or empty): then it is a row, and the columns
-  have no names. A first line 0, 1, 2, … is a header, since data frames without column names are written like that.
-- The delimiter is a tab in .tsv files. In other files it is the comma or, if the first line has none, a semicolon, a
+- The first line names the columns, unless all of its cells are numbers or empty: then it is a row, and the columns have
+  no names. A first line 0, 1, 2, … is a header, since data frames without column names are written like that.
+- The delimiter is a tab in .tsv files. In other files it is a comma or, if the first line contains none, a semicolon, a
   tab or (in .txt files) a space.
 - Empty cells and the usual codes for missing values (NA, nan, null, …) become NaN; empty lines are skipped.
 - Labels are text, unless all of them are ordinary numbers.
@@ -40,7 +40,7 @@ __all__ = ["first_line", "open_delimited"]
 
 _CSV = "CSV"
 _MAX_LINE_BYTES = 64 << 20  # a longer first line means that the file is not text
-# a block has ROWS_PER_BLOCK rows, or more to reach MIN_BLOCK_BYTES of text; MAX_BLOCK_BYTES limits blocks of long rows
+# a block has ROWS_PER_BLOCK rows, or more if these are less than MIN_BLOCK_BYTES of text; MAX_BLOCK_BYTES limits it
 ROWS_PER_BLOCK, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 256, 1 << 20, 32 << 20
 _MAX_CELL_BYTES = 26  # the longest number in double precision, with its delimiter
 _MAX_VALUE_SHOWN = 40  # characters of a cell in a message
@@ -52,7 +52,7 @@ _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How a file is written; ``names`` are the columns as Arrow reads them, spaces included."""
+    """Format of a file; ``names`` are the column names as Arrow reads them, including spaces."""
 
     delimiter: str
     has_header: bool
@@ -61,7 +61,7 @@ class _Dialect:
 
 
 def open_delimited(path: Path, name: str, options: Options) -> TableSource:
-    """Open a CSV file; its first block is read to check it."""
+    """Open a CSV file, and read its first block to check it."""
     arrow, arrow_csv = import_extra("pyarrow", "reading CSV"), import_extra("pyarrow.csv", "reading CSV")
     with reading(name, _CSV):
         line = first_line(path, name)
@@ -88,11 +88,11 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
 
 
 def first_line(path: Path, name: str) -> str:
-    """Return the first line that is not empty."""
+    """Return the first line of a file that is not empty."""
     with open_decompressed(path) as stream:
         while line := stream.readline(_MAX_LINE_BYTES):
             if len(line) == _MAX_LINE_BYTES:
-                message = f"{name}: the first line has more than {_MAX_LINE_BYTES >> 20} MB; give a text file"
+                message = f"{name}: the first line is longer than {_MAX_LINE_BYTES >> 20} MB; give a text file"
                 raise DataError(message, file=name, line=1)
             text = line.decode("utf-8-sig", "replace").replace("\0", " ")
             if text.strip():
@@ -110,7 +110,7 @@ class _CsvSource(TableSource):
             self.columns = None
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Read the file again up to the row."""
+        """Return the file and the line of a row, reading the file again up to it."""
         return self.file, _line_of_record(self._path, self._dialect, row + 1 + self._dialect.has_header)
 
     def _batches(self, names: Sequence[str]) -> Iterator[Sequence[Any]]:
@@ -132,7 +132,7 @@ class _CsvSource(TableSource):
 
 
 def _open_reader(arrow_csv: Any, path: Path, dialect: _Dialect, convert: Any = None) -> Any:
-    """Return an Arrow reader. It has one thread, which is as fast and makes errors report the row."""
+    """Return an Arrow reader with one thread, which is as fast as several and makes errors report the row."""
     compression = {".gz": "gzip", ".bz2": "bz2"}.get(path.suffix.lower())
     return arrow_csv.open_csv(
         import_extra("pyarrow", "reading CSV").input_stream(str(path), compression=compression),
@@ -145,15 +145,23 @@ def _open_reader(arrow_csv: Any, path: Path, dialect: _Dialect, convert: Any = N
 
 
 def _translated(path: Path, name: str, dialect: _Dialect, reason: str) -> DataError:
-    """Return the error for what Arrow reports; rows are counted from 0 after the header, lines as an editor does."""
+    """Translate an error of Arrow; rows are counted from 0 after the header, lines from 1 as in an editor."""
     before = 2 if dialect.has_header else 1
     if found := _CONVERSION.search(reason):
         place, row, value = int(found[1]), int(found[2]) - before, found[3][:_MAX_VALUE_SHOWN]
         line = _line_of_record(path, dialect, int(found[2]))
         column = dialect.names[place].strip() if dialect.has_header else place
-        error = DataError.at_entry(_where(name, line), row, column, value, NUMBERS_REQUIRED)
-        error.file, error.line = name, line
-        return error
+        return DataError.at_entry(
+            name,
+            f"{value!r} is not a number",
+            NUMBERS_REQUIRED,
+            discreet="not a number",
+            file=name,
+            line=line,
+            row=row,
+            column=column,
+            value=value,
+        )
     if found := _RAGGED.search(reason):
         row, line = int(found[1]) - before, _line_of_record(path, dialect, int(found[1]))
         message = f"{_where(name, line)}: row {row} has {found[3]} cells instead of {found[2]}; correct or remove it"

@@ -1,9 +1,9 @@
 """Read AnnData files (.h5ad): X, or another matrix named by ``dataset`` (``layers/counts``, ``raw/X``, ``obsm/X_pca``).
 
 The file is read with h5py, as in AnnData's backed mode, but without loading layers and annotations. Dense and CSR
-matrices are read in blocks of rows. A CSC matrix is stored by columns, so it is read whole and converted to CSR if that
-takes less than a quarter of the memory, and rejected otherwise. Column names are ``var_names``; a label is a column of
-``obs``.
+matrices are read in blocks of rows. A CSC matrix is stored by columns: it is loaded and converted to CSR if that takes
+less than a quarter of the available memory, and rejected otherwise. Column names are ``var_names``; the label is a
+column of ``obs``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deepca.errors import DataError
 __all__ = ["open_h5ad"]
 
 _H5AD = "AnnData (.h5ad)"
-ROW_POINTERS_AT_ONCE = 1 << 14  # row pointers read at a time, few bytes compared with the rows
+ROW_POINTERS_AT_ONCE = 1 << 14  # row pointers to read at a time; they take far less memory than the rows
 
 
 def open_h5ad(path: Path, name: str, options: Options) -> Source:
@@ -64,7 +64,7 @@ def _open_h5ad(path: Path, name: str, options: Options) -> Source:
 
 
 class _CsrSource(Source):
-    """Rows of a CSR matrix, a few megabytes of entries at a time."""
+    """Rows of a CSR matrix, read a few megabytes at a time."""
 
     is_sparse = True
 
@@ -96,20 +96,20 @@ class _CsrSource(Source):
         data, indices = item["data"][first:last], item["indices"][first:last]
         if len(data) != last - first or len(indices) != last - first:
             raise DataError(
-                f"{self.name}: {self._key!r} has fewer entries than its row pointers announce, so it is truncated; "
+                f"{self.name}: {self._key!r} has fewer entries than its row pointers indicate, so it is truncated; "
                 "save it again",
                 file=self.name,
             )
         small = np.int32 if max(self._width, last - first) < 2**31 else np.int64
         arrays = (data.astype(self.dtype, copy=False), indices.astype(small), (starts - first).astype(small))
         X = sparse.csr_array(arrays, shape=(len(starts) - 1, self._width))
-        X.check_format(full_check=True)  # an index out of bounds would access foreign memory later
+        X.check_format(full_check=True)  # products do not check indices, and would access memory out of bounds
         return cast("Csr", X)
 
 
 def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the row pointers of each block, including the end of its last row."""
-    most = BLOCK_BYTES // 12  # entries of a value and its index
+    most = BLOCK_BYTES // 12  # entries, each a value of 8 bytes and an index of 4
     for chunk in range(0, n, ROW_POINTERS_AT_ONCE):
         starts = indptr[chunk : min(chunk + ROW_POINTERS_AT_ONCE, n) + 1].astype(np.int64)
         first = 0
@@ -121,7 +121,7 @@ def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
-    """Return the shape, and "csr" or "csc", as written by any version of AnnData."""
+    """Return the shape and the format, "csr" or "csc", of a matrix written by any version of AnnData."""
     encoding = str(item.attrs.get("encoding-type", item.attrs.get("h5sparse_format", "")))
     shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
     form = encoding.removesuffix("_matrix")
@@ -187,7 +187,7 @@ def _columns(
 
 
 def _index(frame: Any) -> list[str]:
-    """Return the index of a stored data frame, which was a table of records before AnnData 0.7."""
+    """Return the index of a stored data frame; before AnnData 0.7, frames were stored as structured arrays."""
     if hasattr(frame, "dtype"):
         names = frame[next(field for field in ("_index", "index") if field in frame.dtype.names)]
         return [one.decode() if isinstance(one, bytes) else str(one) for one in names]
@@ -196,7 +196,7 @@ def _index(frame: Any) -> list[str]:
 
 
 def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
-    """Return the column of obs that is selected as label."""
+    """Return the column of ``obs`` selected by ``label_column``."""
     wanted = options.label_column
     if wanted is None:
         return None
@@ -211,8 +211,8 @@ def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] 
         )
     anndata = import_extra("anndata", "reading the labels of .h5ad")
     read = anndata.io.read_elem if hasattr(anndata, "io") else anndata.experimental.read_elem
-    alone = not hasattr(frame, "dtype") and "encoding-type" in frame[wanted].attrs
-    column = read(frame[wanted]) if alone else read(frame)[wanted]
+    is_element = not hasattr(frame, "dtype") and "encoding-type" in frame[wanted].attrs
+    column = read(frame[wanted]) if is_element else read(frame)[wanted]
     found = _as_numpy(import_module("pandas").Series(column))  # pandas is a dependency of anndata
     if len(found) != n:
         raise DataError(
@@ -225,7 +225,7 @@ def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] 
 
 
 def _as_numpy(column: Any) -> npt.NDArray[Any]:
-    """Convert a pandas column; missing numbers become NaN, missing text becomes empty."""
+    """Convert a pandas column to numpy; missing numbers become NaN, missing text the empty string."""
     found = np.asarray(column)
     if found.dtype != object:
         return found

@@ -1,4 +1,4 @@
-"""Read a matrix of an HDF5 file in blocks of whole chunks; a vector of the file can be the label."""
+"""Read a matrix of an HDF5 file in blocks of whole chunks; a vector in the same file can be the label."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deepca.errors import DataError
 __all__ = ["DenseSource", "open_hdf5", "opened"]
 
 _HDF5 = "HDF5"
-_MAX_READ_BYTES = 64 << 20  # chunks taller than this are read in parts, to bound memory
+_MAX_READ_BYTES = 64 << 20  # blocks of whole chunks that exceed this are read in parts, to limit memory
 
 
 def open_hdf5(path: Path, name: str, options: Options) -> Source:
-    """Open the matrix named by ``dataset``, or the only one."""
+    """Open the matrix named by ``dataset``, or the only matrix of the file."""
     with reading(name, _HDF5), opened(path) as file:
         shapes = _shapes(file)
         key = pick_array(name, shapes, _without_slashes(options.dataset, shapes))
@@ -50,7 +50,7 @@ def _column_names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> t
 
 
 class DenseSource(Source):
-    """A two-dimensional dataset of an HDF5 file; ``places`` selects some of its columns."""
+    """A two-dimensional dataset of an HDF5 file; ``places`` are the indices of the columns to read, or None for all."""
 
     is_sparse = False
 
@@ -87,7 +87,7 @@ def opened(path: Path) -> Any:
 
 
 def _step(dataset: Any) -> int:
-    """Return the number of rows to read at once: whole chunks if possible, since a chunk is decompressed as a whole."""
+    """Return the number of rows to read at once: whole chunks if possible, since chunks are decompressed as a whole."""
     step = block_rows(dataset.shape[1])
     tall = dataset.chunks[0] if dataset.chunks else 1
     whole = -(-step // tall) * tall

@@ -1,6 +1,6 @@
 """Read Parquet files with Arrow, batch by batch: one page of each column is in memory, however large the row groups.
 
-Columns that pandas stored as the index of a frame are not values, unless they are requested by name.
+Columns that pandas stored as the index of a data frame are excluded unless they are requested by name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _ParquetSource(TableSource):
 
 
 def _opened(path: Path) -> Any:
-    # memory-mapped, so that a large row group is not in memory as a whole
+    # memory-mapped, so that a large row group is never loaded as a whole
     return import_extra("pyarrow.parquet", "reading Parquet").ParquetFile(str(path), memory_map=True)
 
 
@@ -76,7 +76,7 @@ def _index_columns(schema: Any) -> list[str]:
 
 
 def _value_type(kind: Any) -> Any:
-    """Return the type of the values of a column, also if it is dictionary-encoded."""
+    """Return the type of a column's values, whether or not they are dictionary-encoded."""
     return getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
 
 
@@ -92,14 +92,21 @@ def _is_number(arrow: Any, kind: Any) -> bool:
 
 
 def _not_numeric(name: str, file: Any, column: str, kind: Any) -> DataError:
-    """Return the error for a column that is not numeric, with its first value."""
+    """Return the error for a column that is not numeric, which quotes its first value."""
     rows = 0
     for batch in file.iter_batches(1 << 12, columns=[column]):
         for row, value in enumerate(batch.column(0)):
             if value.is_valid:
-                shown, kind = str(value)[:_MAX_VALUE_SHOWN], f"the column has type {kind}"
-                error = DataError.at_entry(name, rows + row, column, shown, NUMBERS_REQUIRED, kind=kind)
-                error.file = name
-                return error
+                shown = str(value)[:_MAX_VALUE_SHOWN]
+                return DataError.at_entry(
+                    name,
+                    f"{shown!r} is not a number (the column has type {kind})",
+                    NUMBERS_REQUIRED,
+                    discreet=f"not a number (the column has type {kind})",
+                    file=name,
+                    row=rows + row,
+                    column=column,
+                    value=shown,
+                )
         rows += batch.num_rows
     return DataError(f"{name}: column {column!r} has type {kind}; {NUMBERS_REQUIRED}", file=name, column=column)

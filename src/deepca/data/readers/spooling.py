@@ -36,8 +36,8 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
     Returns
     -------
     ArraySource
-        The rows: in memory if they take less than a quarter of what is available, otherwise in unnamed temporary .npy
-        files, which vanish with the array or the process.
+        The rows: in memory if they take less than a quarter of the available memory, otherwise in unnamed temporary
+        .npy files, which are deleted with the array or when the process ends.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
 
 
 class _Store:
-    """Blocks of a source, collected in a list while they are small, then in files."""
+    """Blocks of a source, collected in memory as long as they fit the budget, then in files."""
 
     def __init__(self, source: Source, folder: Path | None) -> None:
         self._source, self._folder = source, folder
@@ -97,9 +97,9 @@ class _Store:
         return self._joined()
 
     def discard(self) -> None:
-        """Delete the files that did not become part of an array."""
+        """Delete the files that have not become part of an array."""
         for path, file in self._files:
-            with suppress(OSError):  # a full disk fails here again
+            with suppress(OSError):  # if the disk is full, closing fails again
                 file.close()
             path.unlink(missing_ok=True)
 
@@ -109,7 +109,7 @@ class _Store:
             files = self._open_files([((self._source.d,), self._source.dtype)])
             files[0].append(block)
             return 0
-        # the same index type for both, or scipy would copy them into memory to convert one
+        # indices and row pointers of the same type, or scipy would copy both into memory to convert one
         kinds: list[tuple[tuple[int, ...], npt.DTypeLike]] = [((), self._source.dtype), ((), np.int64), ((), np.int64)]
         files = self._open_files(kinds)
         if files[2].rows == 0:
@@ -153,7 +153,6 @@ def _map(path: Path) -> npt.NDArray[Any]:
     if os.name == "posix":
         path.unlink()  # the mapping stays valid, and a killed process leaves no data behind
     else:
-        weakref.finalize(
-            array, path.unlink, missing_ok=True
-        )  # views keep the array alive, so the file is deleted after the last
+        # views keep the array alive, so the file is deleted after the last of them
+        weakref.finalize(array, path.unlink, missing_ok=True)
     return cast("npt.NDArray[Any]", array)

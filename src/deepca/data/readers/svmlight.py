@@ -1,8 +1,8 @@
 """Read svmlight files, the text format of LIBSVM: ``label index:value index:value …``.
 
-Indices are counted from 1, unless a 0 occurs. scikit-learn parses a few megabytes at a time, also of compressed files.
-The number of columns is known only at the end, so opening reads the whole file; the rows are kept if they take less
-than a quarter of the memory, and are parsed again in every pass otherwise.
+Indices are counted from 1, unless a 0 occurs. scikit-learn parses the text, compressed or not, a few megabytes at a
+time. The number of columns is known only at the end of the file, so opening reads all of it. The rows are kept if they
+take less than a quarter of the available memory; otherwise they are parsed again in every pass.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from scipy import sparse
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
-from deepca.data.readers._common import Options, import_extra, open_decompressed, reading
+from deepca.data.readers._common import REPLACE_DAMAGED, Options, import_extra, open_decompressed, reading
 from deepca.data.sources import ArraySource, Block, Source, no_rows_error
 from deepca.errors import DataError
 
 __all__ = ["Fault", "line_fault", "looks_like_svmlight", "open_svmlight"]
 
 _SVMLIGHT = "svmlight text"
-BLOCK_TEXT_BYTES = 2 << 20  # text that becomes one block
+BLOCK_TEXT_BYTES = 2 << 20  # text to parse into one block
 _MAX_LINE_BYTES = 64 << 20  # a longer line means that the file is not svmlight
 _MAX_INDEX = 2**31 - 2  # so that the number of columns fits into int32
-_MIN_COLUMN_BYTES = 1 << 28  # one float64 per column may always take this much, whatever memory is available
+_MIN_COLUMN_BYTES = 1 << 28  # arrays with one float64 per column may always take this much, even if memory is short
 _MAX_VALUE_SHOWN = 40  # characters of a word in a message
 _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
 """Values, indices as written, and row pointers."""
 
 
 class Fault(NamedTuple):
-    """A fault of a line: its message, the word at fault, and the index of that word if it has one."""
+    """Fault of a line: a message, the offending word, and the column index in that word, if any."""
 
     message: str
     word: str
@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def open_svmlight(path: Path, name: str, options: Options) -> Source:
-    """Open an svmlight file, reading it once."""
+    """Open an svmlight file, and read it once to determine its columns."""
     load = import_extra("sklearn.datasets", "reading svmlight").load_svmlight_file
     budget = available_memory() // 4
     kept: list[_Parts] | None = []
@@ -79,7 +79,7 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
 
 
 def looks_like_svmlight(line: str) -> bool:
-    """Return whether a line is ``label index:value …``, for files whose suffix leaves the format open."""
+    """Return whether a line is ``label index:value …``, for files whose suffix does not determine the format."""
     words = line.split("#", 1)[0].split()
     return len(words) > 1 and all(_word_fault(word.encode(), place) is None for place, word in enumerate(words))
 
@@ -103,12 +103,12 @@ class _SvmlightSource(Source):
         """Yield rows as they are parsed."""
         for parts, _ in _parsed(self._load, self._path, self.name):
             if parts[1].size and not self._base <= parts[1].min() <= parts[1].max() < self._base + self.d:
-                message = f"{self.name} has changed: its columns are not those that it was opened with; open it again"
+                message = f"{self.name} has changed since it was opened: it has other columns now; open it again"
                 raise DataError(message, file=self.name)
             yield _csr(parts, self._base, self.d)
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Read the file again up to the row."""
+        """Return the file and the line of a row, reading the file again up to it."""
         with reading(self.name, _SVMLIGHT), open_decompressed(self._path) as stream:
             for line, content in enumerate(stream, 1):
                 row -= bool(_words(content))
@@ -124,13 +124,13 @@ def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_
         while text := stream.read(BLOCK_TEXT_BYTES):
             rest = stream.readline(_MAX_LINE_BYTES)
             if len(rest) == _MAX_LINE_BYTES:
-                message = f"{name} has a line of more than {_MAX_LINE_BYTES >> 20} MB; give svmlight text"
+                message = f"{name} has a line longer than {_MAX_LINE_BYTES >> 20} MB; give svmlight text"
                 raise DataError(message, file=name, line=lines + text.count(b"\n") + 1)
             text += rest
             try:
                 X, labels = load(io.BytesIO(text), zero_based=True)
             except (ValueError, OverflowError) as error:
-                found, advice = f"{name} is not svmlight text", "check the file"
+                found, advice = f"{name} is not svmlight text", REPLACE_DAMAGED
                 unknown = DataError(f"{found} ({error}); {advice}", discreet=f"{found}; {advice}", file=name)
                 raise (_first_fault(name, text, lines, rows) or unknown) from error
             lines += text.count(b"\n")
@@ -152,7 +152,7 @@ def _with_row_lengths(parts: _Parts) -> _Parts:
 
 
 def _column_count(found: int, name: str, options: Options) -> int:
-    """Return the number of columns, from the indices found and ``n_features``."""
+    """Return ``n_features`` if given, else the number of columns found in the file."""
     wanted = options.n_features
     if wanted is not None and found > wanted:
         raise DataError(
@@ -189,16 +189,16 @@ def _first_fault(name: str, text: bytes, lines: int, rows: int) -> DataError | N
 
 
 def line_fault(line: bytes, lowest: int, highest: int, *, finite: bool = False) -> Fault | None:
-    """Return what is wrong with a line, or None.
+    """Return the first fault of a line, or None if it is valid svmlight text.
 
     Parameters
     ----------
     line : bytes
         The line.
     lowest, highest : int
-        Range of the indices.
+        Range of valid indices.
     finite : bool, default=False
-        Whether all values must be finite.
+        Whether values must be finite.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def _words(line: bytes) -> list[bytes]:
 def _word_fault(
     word: bytes, place: int, lowest: int = 0, highest: int = _MAX_INDEX, *, finite: bool = False
 ) -> Fault | None:
-    """Return what is wrong with the word at a place of a line, or None."""
+    """Return the fault of the word at a position in its line, or None."""
     if _is_query(word, place):
         return None
     index, _, value = word.partition(b":") if place else (str(lowest).encode(), b":", word)

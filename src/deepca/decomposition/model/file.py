@@ -28,7 +28,8 @@ __all__ = ["from_bytes", "load"]
 T_ = TypeVar("T_")
 
 
-# Earlier versions wrote compressed files. Refuse a decompression bomb: more than both of these after unpacking.
+# Earlier versions wrote compressed files. A file that exceeds both limits when unpacked is refused as a decompression
+# bomb.
 _MAX_UNPACKED_BYTES = 1 << 26
 _MAX_COMPRESSION_RATIO = 200
 
@@ -49,9 +50,9 @@ def load(path: str | os.PathLike[str]) -> Model:
     Raises
     ------
     ModelError
-        The file cannot be read, is damaged, or is not a model file; ``file`` names it.
+        If the file cannot be read, is damaged, or is not a model file; ``file`` names it.
     NewerModelError
-        A newer version of deepca wrote the file.
+        If A newer version of deepca wrote the file.
     """
     path = Path(path)
     try:
@@ -83,13 +84,14 @@ def from_bytes(content: bytes, path: Path) -> Model:
     Raises
     ------
     ModelError
-        The content is damaged, or not that of a model file.
+        If the content is damaged, or not that of a model file.
     NewerModelError
-        A newer version of deepca wrote the content.
+        If A newer version of deepca wrote the content.
     """
     if not content.startswith(b"PK"):
         raise ModelError(
-            f"{path} is not a model file, or its beginning is missing; give an .npz written by deepca", file=str(path)
+            f"{path} is not a model file, or its beginning is missing; give an .npz file written by deepca",
+            file=str(path),
         )
     most = max(_MAX_UNPACKED_BYTES, _MAX_COMPRESSION_RATIO * len(content))
     try:
@@ -117,7 +119,9 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     except (KeyError, TypeError, ValueError, RecursionError):
         ours = False
     if not ours:
-        raise ModelError(f"{path} is an .npz file, but not a model written by deepca; give another", file=str(path))
+        raise ModelError(
+            f"{path} is an .npz file, but not a model written by deepca; give another file", file=str(path)
+        )
     damaged = ModelError(f"{path} is damaged: its parts are inconsistent; get another copy", file=str(path))
     if type(about.get("format")) is not int or about["format"] < 1:
         raise damaged
@@ -154,7 +158,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     proof = model.certificate
     if proof is not None and model.dtype == np.float64 and proof.digest != digest_of(model.components.T):
         raise ModelError(
-            f"{path}: its certificate belongs to other components; do not trust this file",
+            f"{path} contains the certificate of other components; do not trust this file",
             file=str(path),
             parameter="certificate",
         )
@@ -168,7 +172,7 @@ def _status(stored: Mapping[str, Any]) -> Status:
 
 
 def _consistent_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Tell whether the arrays have matching shapes and contain finite numbers, or names."""
+    """Return whether all arrays have matching shapes, and contain finite numbers or, for columns, names."""
     k, d = arrays["components"].shape
     numbers = [(arrays["components"], (k, d)), (arrays["explained_variance"], (k,)), (arrays["mean"], (d,))]
     if "scale" in arrays:
@@ -182,7 +186,7 @@ def _consistent_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
 
 
 def _plausible(model: Model) -> bool:
-    """Tell whether the numbers can be those of a model."""
+    """Return whether the numbers can be those of a model."""
     return (
         (model.scale is None or bool((model.scale > 0.0).all()))
         and bool((model.explained_variance >= 0.0).all())
@@ -194,7 +198,7 @@ def _plausible(model: Model) -> bool:
 
 
 def _exactly(kind: type[T_], value: Any) -> T_:
-    """Return a value of this very type; unlike isinstance, refuse a bool for an int."""
+    """Return the value if its type is exactly ``kind``, else raise TypeError; unlike isinstance, reject bool as int."""
     if type(value) is not kind:
         raise TypeError
     return value
@@ -205,7 +209,7 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    """Return a number as :func:`plain_value` writes it, with infinities and nan as text."""
+    """Return a float from what :func:`plain_value` wrote, which stores infinities and nan as text."""
     return float(value) if value in ("inf", "-inf", "nan") or type(value) is int else _exactly(float, value)
 
 

@@ -22,11 +22,11 @@ MAGIC = "deepca-model"
 
 
 def stored(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return the bytes of an ``.npz`` file; written by hand, since the output of numpy and zlib varies by version."""
+    """Return the bytes of an ``.npz`` file, built without numpy and zlib, whose output differs between versions."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as file:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the bytes do not depend on time or system
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the bytes depend on neither time nor system
             member.create_system, member.external_attr = 3, 0o600 << 16
             file.writestr(member, _npy(array))
     return content.getvalue()

@@ -7,7 +7,7 @@ The file is an ``.npz`` without pickle::
     np.load(path)["explained_variance"]  # (k,)
     np.load(path)["scale"]               # (d,), only where columns were scaled
     np.load(path)["columns"]             # (d,) text, only where columns have names
-    json.loads(str(np.load(path)["about"]))   # everything else: format, counts, certificate, how it was made
+    json.loads(str(np.load(path)["about"]))   # everything else: format, counts, certificate, provenance
 
 Equal models have identical bytes, whichever versions of Python, numpy and zlib write them: arrays are stored
 uncompressed, row by row and little endian, in a fixed order, with nothing else in the file.
@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
 from deepca.decomposition.model.layout import FORMAT, MAGIC, checksum_of, plain_value, stored
@@ -55,11 +55,11 @@ class Model:
     total_variance : float
         Variance of all columns together.
     mean : array of shape (d,)
-        Subtracted from rows.
+        Mean that is subtracted from rows.
     scale : array of shape (d,) or None
-        Columns are divided by it after centring.
+        Divisors of the columns after centring; None if columns are not scaled.
     n_samples : int
-        Rows of all agents, counted by weight.
+        Number of rows of all agents, each counted as often as its weight says.
     weight : float
         Sum of the weights of all rows.
     columns : tuple of str or None
@@ -71,7 +71,7 @@ class Model:
     certificate : Certificate or None
         Error bounds on the components.
     about : mapping
-        How the model was made; free-form, JSON-compatible.
+        How the model was made: free-form, JSON-compatible data.
 
     Examples
     --------
@@ -111,9 +111,9 @@ class Model:
 
     @property
     def n_known(self) -> int:
-        """Number of components with known variance; those of the others are lost in rounding, and only bounded.
+        """Number of components whose variance is known; all further variances are lost in rounding, and only bounded.
 
-        It is k unless the status is "below_rounding", or "rank_deficient" only up to the rounding of the rows.
+        It is k unless the status is "below_rounding", or "rank_deficient" up to the rounding of the rows.
         """
         proof = self.certificate
         if proof is not None and self.status.code == StatusCode.BELOW_ROUNDING:
@@ -135,14 +135,14 @@ class Model:
 
     @property
     def noise_variance(self) -> float:
-        """Mean variance in the directions left out (probabilistic PCA); 0 if none are."""
+        """Mean variance in the directions outside the components, as in probabilistic PCA; 0 if there are none."""
         left = min(self.n_samples, self.n_features) - self.n_components
         rest = self.total_variance - float(self.explained_variance.sum(dtype=np.float64))
         return max(rest, 0.0) / left if left > 0 else 0.0
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the arrays, float64 or float32."""
+        """Data type of the arrays, float64 or float32."""
         return self.components.dtype
 
     # ------------------------------------------------------------------------------------------------------ applying
@@ -163,7 +163,7 @@ class Model:
         Raises
         ------
         DataError
-            The rows have another number of columns than the model.
+            If the rows have a different number of columns from the model.
         """
         rows: Any = X if sparse.issparse(X) else np.asarray(unmasked(X, "X"))
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -182,7 +182,7 @@ class Model:
         return np.asarray(rows @ axes.T - mean @ axes.T, dtype=dtype)
 
     def inverse_transform(self, scores: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Map scores back to rows: their projection onto the components, in the units of the data.
+        """Map scores back to rows in the units of the data, which lie in the span of the components.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ class Model:
         Raises
         ------
         DataError
-            The scores have another number of columns than the model has components.
+            If the scores have a different number of columns from the components of the model.
         """
         Z = np.asarray(unmasked(scores, "scores"))
         if Z.ndim != 2 or Z.shape[1] != self.n_components:
@@ -233,7 +233,7 @@ class Model:
         Raises
         ------
         InvalidInput
-            The model scales columns, which a PCA alone cannot do.
+            If the model scales columns, which a PCA alone cannot do.
         """
         if self.scale is not None:
             raise InvalidInput(
@@ -286,7 +286,7 @@ class Model:
         path : path-like
             The file; an existing one is replaced.
         """
-        write_whole(Path(path), self.to_bytes())
+        write_atomic(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return the content of the model's file.

@@ -1,4 +1,4 @@
-"""Eigenvectors and clusters of graphs whose nodes are partitioned over agents."""
+"""Spectral methods for graphs whose nodes are partitioned over agents: eigenvectors and clusters."""
 
 from deepca.decomposition.spectral.clustering import Clustering, spectral_clustering
 from deepca.decomposition.spectral.graphs import GraphEigenpairs, fiedler, graph_eigenvectors, lambda2

@@ -36,8 +36,8 @@ class BlockRows:
     Weights are divided by ``unit``, a power of two, so that the largest lies between 1 and 2; eigenvalues of ``D − W``
     and W are those of M times ``unit``.
 
-    A product takes one round. An agent sends the values of its nodes with an edge to another agent, padded to the
-    largest such number of any agent.
+    A product takes one round. An agent sends the values of those of its nodes that have an edge to another agent,
+    padded to the largest number of such nodes at any agent.
     """
 
     def __init__(self, blocks: Sequence[GraphBlock], network: Network, matrix: Matrix, *, negated: bool) -> None:
@@ -55,23 +55,24 @@ class BlockRows:
         self.numbers = np.full((here, n), -1, dtype=np.int64)
         for row, block in zip(self.numbers, blocks, strict=True):
             row[: block.nodes.size] = block.nodes
-        seams = [_Boundary.of(block) for block in blocks]
+        boundaries = [_Boundary.of(block) for block in blocks]
         most = [
-            [seam.sent.size, seam.cut.shape[0], block.weights.max()] for seam, block in zip(seams, blocks, strict=True)
+            [boundary.sent.size, boundary.cut.shape[0], block.weights.max()]
+            for boundary, block in zip(boundaries, blocks, strict=True)
         ]
         width, cut, heaviest = network.reduce(np.array(most, dtype=np.float64).reshape(*network.batch, 3), "max")
         self._width, cuts = int(width), int(cut)
-        theirs = _exchange_cuts(network, seams, cuts)
+        theirs = _exchange_cuts(network, boundaries, cuts)
         # scaled, since squares of weights may overflow or underflow
         unit = math.ldexp(1.0, max(math.frexp(float(heaviest))[1] - 1, -1022))
         self._near, self._far = (
-            csr(part / unit) for part in _assembled(blocks, seams, network, theirs, n, self._width)
+            csr(part / unit) for part in _assembled(blocks, boundaries, network, theirs, n, self._width)
         )
         self.unit = 1.0 if matrix == "normalized" else unit
         self._sent = np.zeros((here, self._width), dtype=np.int64)
         self._used = np.zeros((here, self._width, 1))
-        for j, seam in enumerate(seams):
-            self._sent[j, : seam.sent.size], self._used[j, : seam.sent.size] = seam.sent, 1.0
+        for j, boundary in enumerate(boundaries):
+            self._sent[j, : boundary.sent.size], self._used[j, : boundary.sent.size] = boundary.sent, 1.0
         self.numbers = self.numbers.reshape(*network.batch, n)
         loops = self._near.diagonal().reshape(*self.numbers.shape)
         all_of: Array = np.asarray(self._near.sum(axis=1) + self._far.sum(axis=1), dtype=np.float64)
@@ -102,7 +103,8 @@ class BlockRows:
     def check_connected(self) -> None:
         """Raise DisconnectedError, at all agents, unless the graph is connected.
 
-        Every node adopts the smallest node number it hears of: at once within a block, round by round between blocks.
+        Every node adopts the smallest node number that reaches it: at once within a block, round by round between
+        blocks.
         """
         own = csgraph.connected_components(self._near, directed=False)[1]
         label, network = self._least(own, self.numbers.astype(np.float64)), self.network
@@ -110,8 +112,7 @@ class BlockRows:
         while True:
             before = label
             for _ in range(rounds):
-                heard = self._heard(label[..., None])
-                label = self._least(own, np.minimum(label, heard))
+                label = self._least(own, np.minimum(label, self._least_beyond(label[..., None])))
             if not float(network.reduce((label != before).any(axis=-1).astype(np.float64), "max")):
                 break
         real = self.numbers >= 0
@@ -149,7 +150,7 @@ class BlockRows:
         np.minimum.at(least, own, flat)
         return np.asarray(least[own].reshape(label.shape))
 
-    def _heard(self, label: Array) -> Array:
+    def _least_beyond(self, label: Array) -> Array:
         """Return the smallest label of each node's neighbours beyond the block, ``(*B, n)``; inf without any."""
         theirs = self.network.collect(self._boundary(np.where(np.isfinite(label), label, 0.0))).ravel()
         links, least = sparse.coo_array(self._far), np.full(self.numbers.size, np.inf)
@@ -161,7 +162,8 @@ class BlockRows:
 class _Boundary:
     """Edges that leave a block.
 
-    ``sent`` are the positions of nodes with such an edge, ``cut`` has one row ``(own node, other node, weight)`` each.
+    ``sent`` has the positions of the nodes with such an edge, ``cut`` one row ``(own node, other node, weight)`` per
+    edge.
     """
 
     sent: Indices
@@ -175,29 +177,29 @@ class _Boundary:
         return cls(np.unique(out.row).astype(np.int64), cut)
 
 
-def _exchange_cuts(network: Network, seams: Sequence[_Boundary], width: int) -> list[list[Array]]:
+def _exchange_cuts(network: Network, boundaries: Sequence[_Boundary], width: int) -> list[list[Array]]:
     """Return, for every local agent, the cut edges of its neighbours, in the order of ``network.beside``."""
-    filled = np.full((len(seams), width, 3), -1.0)
-    for row, seam in zip(filled, seams, strict=True):
-        row[: len(seam.cut)] = seam.cut
-    slots = network.beside.shape[-1]
-    got = network.collect(filled.reshape(*network.batch, width, 3)).reshape(len(seams), slots, width, 3)
+    filled = np.full((len(boundaries), width, 3), -1.0)
+    for row, boundary in zip(filled, boundaries, strict=True):
+        row[: len(boundary.cut)] = boundary.cut
+    slots = network.neighbors.shape[-1]
+    got = network.collect(filled.reshape(*network.batch, width, 3)).reshape(len(boundaries), slots, width, 3)
     return [[cut[cut[:, 0] >= 0.0] for cut in agent] for agent in got]
 
 
 def _assembled(
     blocks: Sequence[GraphBlock],
-    seams: Sequence[_Boundary],
+    boundaries: Sequence[_Boundary],
     network: Network,
     theirs: list[list[Array]],
     n: int,
     width: int,
 ) -> tuple[Csr, Csr]:
-    """Return W among each local agent's nodes, and W between those and the collected ones, for all agents at once."""
-    slots = network.beside.shape[-1]
-    beside = network.beside.reshape(len(blocks), slots)
+    """Return W among the local agents' own nodes, and W between these and the nodes beyond, for all agents at once."""
+    slots = network.neighbors.shape[-1]
+    beside = network.neighbors.reshape(len(blocks), slots)
     near, far, faults = [], [], []
-    for j, (block, seam, cuts) in enumerate(zip(blocks, seams, theirs, strict=True)):
+    for j, (block, boundary, cuts) in enumerate(zip(blocks, boundaries, theirs, strict=True)):
         slot_of = {int(i): slot for slot, i in enumerate(beside[j]) if i >= 0}
         place: dict[int, int] = {}
         known: dict[tuple[int, int], float] = {}
@@ -206,12 +208,12 @@ def _assembled(
             place |= {number: slot * width + position for position, number in enumerate(numbers)}
             known |= {(int(u), int(v)): weight for u, v, weight in cut.tolist()}
         me = int(network.local.ravel()[j])
-        faults.append(_first_fault(me, block, seam, slot_of, known))
+        faults.append(_first_fault(me, block, boundary, slot_of, known))
         own = sparse.coo_array(block.weights[:, : block.nodes.size])
         near.append(np.stack([own.row + j * n, own.col + j * n, own.data]))
-        columns = np.array([place.get(int(v), 0) for v in seam.cut[:, 1]]) + j * slots * width
-        rows = np.searchsorted(block.nodes, seam.cut[:, 0]) + j * n
-        far.append(np.stack([rows, columns, seam.cut[:, 2]]))
+        columns = np.array([place.get(int(v), 0) for v in boundary.cut[:, 1]]) + j * slots * width
+        rows = np.searchsorted(block.nodes, boundary.cut[:, 0]) + j * n
+        far.append(np.stack([rows, columns, boundary.cut[:, 2]]))
     _raise_first_fault(network, np.array(faults).reshape(*network.batch, 6))
     size = len(blocks) * n
     return _matrix(near, (size, size)), _matrix(far, (size, len(blocks) * slots * width))
@@ -223,11 +225,11 @@ def _matrix(parts: list[Array], shape: tuple[int, int]) -> Csr:
 
 
 def _first_fault(
-    me: int, block: GraphBlock, seam: _Boundary, slot_of: dict[int, int], known: dict[tuple[int, int], float]
+    me: int, block: GraphBlock, boundary: _Boundary, slot_of: dict[int, int], known: dict[tuple[int, int], float]
 ) -> list[float]:
     """Return the first invalid edge, ``[agent, u, v, weight here, weight there, owner]``; all inf without one."""
     owners, scale = dict(zip(block.beyond.tolist(), block.owners.tolist(), strict=True)), abs(block.weights).max()
-    for u, v, weight in seam.cut.tolist():
+    for u, v, weight in boundary.cut.tolist():
         other = owners[int(v)]
         if other not in slot_of:
             return [me, u, v, weight, np.nan, other]
@@ -235,7 +237,7 @@ def _first_fault(
         if not abs(weight - there) <= SYMMETRY * scale:
             return [me, u, v, weight, there, other]
     mine = set(block.nodes.tolist())
-    seen = {(int(u), int(v)) for u, v, _ in seam.cut.tolist()}
+    seen = {(int(u), int(v)) for u, v, _ in boundary.cut.tolist()}
     for (u, v), weight in known.items():
         if v in mine and (v, u) not in seen:
             return [me, v, u, 0.0, weight, -1]

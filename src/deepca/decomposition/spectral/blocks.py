@@ -19,7 +19,7 @@ __all__ = ["SYMMETRY", "GraphBlock", "Indices", "Matrix", "asymmetric_edge", "ne
 Matrix = Literal["laplacian", "normalized", "adjacency"]
 Indices = npt.NDArray[np.int64]
 SYMMETRY = 1e-12
-"""Largest difference of the two weights of an edge, relative to the largest weight."""
+"""Largest accepted difference between the two weights of an edge, relative to the largest weight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +29,20 @@ class GraphBlock:
     Parameters
     ----------
     nodes : array of shape (n,)
-        Numbers of its nodes, ascending.
+        Numbers of its own nodes, ascending.
     weights : sparse array of shape (n, n + len(beyond))
         Weights of the edges; columns are its own nodes, then those in ``beyond``.
     beyond : array of int
-        Numbers of other agents' nodes with an edge to one of its nodes.
+        Numbers of other agents' nodes with an edge to one of its own.
     owners : array of int
-        The agents that own those.
+        Agents that own the nodes in ``beyond``.
 
     Raises
     ------
     DataError
-        Shapes do not match, or numbers or weights are invalid.
+        If shapes do not match, or numbers or weights are invalid.
     AsymmetricError
-        The two weights of an edge between own nodes differ.
+        If the two weights of an edge between own nodes differ.
     """
 
     nodes: Indices
@@ -97,9 +97,9 @@ def partition_graph(
     Raises
     ------
     DataError
-        Weights or labels are invalid.
+        If Weights or labels are invalid.
     AsymmetricError
-        The two weights of an edge differ.
+        If the two weights of an edge differ.
     """
     W, owner = _real(adjacency), np.asarray(labels)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
@@ -177,7 +177,7 @@ def asymmetric_edge(u: int, v: int, weight: float, back: float) -> AsymmetricErr
     """Return the error about an edge whose two weights differ."""
     return AsymmetricError(
         f"the weights are not symmetric at edge ({u}, {v}): {weight:.6g} one way, {back:.6g} the other; "
-        "use (W + W.T)/2, or the larger of both",
+        "use (W + W.T)/2, or the larger of the two",
         row=u,
         column=v,
         value=(weight, back),

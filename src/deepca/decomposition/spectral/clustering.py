@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
-from deepca.algorithms.partitioned_rows import by_number
+from deepca._util.validation import Integer, check
+from deepca.algorithms.partitioned_rows import random_rows
 from deepca.decomposition.spectral.block_rows import BlockRows
 from deepca.decomposition.spectral.blocks import GraphBlock
 from deepca.decomposition.spectral.graphs import GraphEigenpairs, compute_eigenpairs, prepare
@@ -75,11 +75,11 @@ def spectral_clustering(
     n_clusters : int
         Number of clusters.
     restarts : int
-        Runs of k-means, of which the one with the smallest inertia is returned; all run at once.
+        Number of runs of k-means, which are made simultaneously; the one with the smallest inertia is returned.
     tol : float
-        Acceptable sine of the angle of the eigenvectors, as far as rounding allows.
+        Acceptable sine of the angle between the span of the eigenvectors and the true one, as far as rounding allows.
     seed : int
-        Seed of the eigenvectors' start and of the first centres, the same at every agent.
+        Seed of the random start and of the first centres, the same at every agent.
 
     Returns
     -------
@@ -90,10 +90,11 @@ def spectral_clustering(
     -----
     Rows of ``D^{−1/2} U`` are the points, with U the n_clusters smallest eigenvectors of ``I − D^{−1/2} W D^{−1/2}``.
     k-means sums and counts each cluster over all agents, so that centres are bitwise identical everywhere. The first
-    centres are drawn as by k-means++: every node draws an exponential number ``e_i`` from its own number, and the
-    smallest ``e_i / d_i²`` wins, which is node i with a probability proportional to ``d_i²``.
+    centres are drawn as by k-means++: every node i draws an exponential random number ``e_i``, seeded by its node
+    number, and the node with the smallest ``e_i / d_i²`` is chosen. That is node i with a probability proportional to
+    ``d_i²``, its squared distance to the nearest centre.
     """
-    check("restarts", restarts, Whole(1))
+    check("restarts", restarts, Integer(1))
     rows, tree = prepare(blocks, network, n_clusters, matrix="normalized", which="smallest")
     found, U = compute_eigenpairs(rows, tree, n_clusters, which="smallest", tol=tol, seed=seed)
     root = np.sqrt(rows.degrees)[..., None]
@@ -114,10 +115,10 @@ def spectral_clustering(
 
 
 def _first_centres(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -> Array:
-    """Draw the first centres ``(restarts, clusters, k)``, the same at every agent."""
+    """Draw the first centres ``(restarts, clusters, k)`` by k-means++, the same at every agent."""
     restarts, clusters = shape
     real = (rows.numbers >= 0)[..., None]
-    draws = by_number(rows.numbers, restarts * clusters, seed + 1, np.random.Generator.standard_exponential)
+    draws = random_rows(rows.numbers, restarts * clusters, seed + 1, np.random.Generator.standard_exponential)
     draws = draws.reshape(*rows.numbers.shape, clusters, restarts)
     nearest = np.ones((*rows.numbers.shape, restarts))
     centres = np.empty((restarts, 0, points.shape[-1]))
@@ -136,7 +137,7 @@ def _first_centres(rows: BlockRows, points: Array, shape: tuple[int, int], seed:
 
 
 def _lloyd(rows: BlockRows, tree: SpanningTree, points: Array, centres: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """Run Lloyd's iterations of all restarts until no centre moves; return labels ``(*B, n, restarts)``, inertias."""
+    """Iterate Lloyd's algorithm until no centre of any restart moves; return labels ``(*B, n, restarts)``, inertias."""
     restarts, clusters, k = centres.shape
     real = (rows.numbers >= 0)[..., None]
     labels, inertia = np.zeros((*rows.numbers.shape, restarts), dtype=np.int64), np.zeros(restarts)

@@ -1,8 +1,8 @@
-"""Eigenvectors of graphs that agents see only locally: the network itself, or a data graph partitioned over it.
+"""Eigenvectors of graphs that agents know only locally: the network itself, or a data graph partitioned over it.
 
-Each agent ends with the entries of its own nodes, and with eigenvalues, residuals and bounds that are the same at every
-agent. It knows only its own block and its neighbours: a product takes one round with them, and small matrices are
-summed over a spanning tree that the agents grow themselves (:mod:`deepca.network.trees`).
+Each agent learns the entries of its own nodes, and eigenvalues, residuals and bounds that are the same at every agent.
+It knows only its own block and its neighbours: a product takes one round with them, and small matrices are summed over
+a spanning tree that the agents grow themselves (:mod:`deepca.network.trees`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca._util.validation import OneOf, Whole, check
-from deepca.algorithms.partitioned_rows import RowsApart
+from deepca._util.validation import Integer, OneOf, check
+from deepca.algorithms.partitioned_rows import FilteredSubspaceIteration
 from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
 from deepca.consensus.rates import first_rounds
 from deepca.decomposition.spectral.block_rows import BlockRows
@@ -35,8 +35,8 @@ __all__ = [
     "GraphEigenpairs",
     "LocalMixing",
     "Neighbourhood",
-    "assembled",
     "fiedler",
+    "gather_parts",
     "graph_eigenvectors",
     "lambda2",
     "local_mixing",
@@ -46,7 +46,7 @@ __all__ = [
 
 Which = Literal["smallest", "largest"]
 _Number = TypeVar("_Number", bound=np.generic)
-_ROUNDING = 8.0 * EPS  # of the spectrum's size: error of sums of weights, roots of degrees and products
+_ROUNDING = 8.0 * EPS  # relative to the spectrum's size: error of sums of weights, roots of degrees and products
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +60,17 @@ class GraphEigenpairs:
     vectors : tuple of array
         For each local agent ``(nodes, k)``; columns are orthonormal over the whole network.
     residuals : array of shape (k,)
-        ``‖M x_i − θ_i x_i‖``; an eigenvalue lies that close to each value.
+        ``‖M x_i − θ_i x_i‖``; an eigenvalue lies within that distance of each value.
     gap : float
-        Distance from the k-th value to the next one found, or inf.
+        Distance from the k-th value to the next one found; inf if no other was found.
     next_bound : float
-        No eigenvalue other than the k outermost lies beyond this bound, except with probability 1e-6.
+        Bound beyond which only the k outermost eigenvalues lie, except with probability 1e-6.
     error : float
         Bound on the sine of the angle between the span of the vectors and the true one; inf if unproven.
     products : int
-        Rounds with neighbours in which M was applied.
+        Number of products with M; each takes one round with neighbours.
     rounds : int
-        Rounds of all kinds.
+        Number of rounds of all kinds.
     """
 
     values: Array
@@ -84,7 +84,7 @@ class GraphEigenpairs:
 
     @property
     def proven(self) -> bool:
-        """Whether these are proven to be the outermost eigenvalues."""
+        """True if the values are proven to be the outermost eigenvalues."""
         return bool(np.isfinite(self.error))
 
 
@@ -97,15 +97,15 @@ class GossipSpectrum:
     lambda2, lambda_min : float
         Second largest and smallest eigenvalue.
     error : float
-        An eigenvalue lies that close to each of the two.
+        Distance from each of the two within which an eigenvalue lies.
     proven : bool
         Whether no eigenvalue lies farther out by more than 1e-10, except with probability 1e-6.
     n_agents : int
         Number of agents, as counted over the tree.
     depth : int
-        Depth of the spanning tree; no two agents are farther apart than twice that.
+        Depth of the spanning tree; no two agents are farther apart than twice the depth.
     rounds : int
-        Rounds of all kinds.
+        Number of rounds of all kinds.
     """
 
     lambda2: float
@@ -119,7 +119,7 @@ class GossipSpectrum:
 
 @dataclass(frozen=True)
 class LocalMixing:
-    """FastMix's η and a first number of rounds K, found without global knowledge of the graph."""
+    """FastMix's η and a number of rounds K to begin with, found without global knowledge of the graph."""
 
     spectrum: GossipSpectrum
     eta: float
@@ -151,7 +151,7 @@ def graph_eigenvectors(
     which : {"smallest", "largest"}
         End of the spectrum.
     tol : float
-        Acceptable sine of the angle to the true subspace, as far as rounding allows.
+        Acceptable sine of the angle between the span of the vectors and the true one, as far as rounding allows.
     seed : int
         Seed of the random start, the same at every agent.
 
@@ -159,14 +159,15 @@ def graph_eigenvectors(
     -------
     GraphEigenpairs
         Eigenvalues with bounds, and entries of the eigenvectors; the largest entry of each vector is positive. The
-        smallest of a Laplacian include the constant vector (D^{1/2} 1 if normalized), as in :func:`scipy.linalg.eigh`.
+        smallest eigenpairs of a Laplacian include the constant vector (D^{1/2} 1 if normalized), as in
+        :func:`scipy.linalg.eigh`.
 
     Raises
     ------
     AsymmetricError, DisconnectedError, TopologyError
-        The graph cannot be used; the message names an edge or two nodes.
+        If the graph cannot be used; the message names an edge or two nodes.
     GapError
-        Eigenvalues k and k + 1 are equal, so that the k vectors are not unique.
+        If eigenvalues k and k + 1 are equal, so that the k vectors are not unique.
 
     Examples
     --------
@@ -188,7 +189,7 @@ def prepare(
 ) -> tuple[BlockRows, SpanningTree]:
     """Check the graph; return the rows of its matrix and a spanning tree for sums."""
     check("which", which, OneOf("smallest", "largest"))
-    check("k", k, Whole(1))
+    check("k", k, Integer(1))
     rows = BlockRows(blocks, network, matrix, negated=which == "smallest")
     if matrix != "adjacency":
         rows.check_connected()
@@ -202,7 +203,7 @@ def compute_eigenpairs(
     known = rows.constant if which == "smallest" else None
     first = int(known is not None)
     sign, n, unit = -1.0 if which == "smallest" else 1.0, k - first, rows.unit
-    method = RowsApart(rows, tree, max(n, 1), known=known, seed=seed)
+    method = FilteredSubspaceIteration(rows, tree, max(n, 1), known=known, seed=seed)
     state, bound, s, products = converge(method, tol)
     theta, r, rounding = state.theta, state.r, _ROUNDING * method.scale(state)
     if n > 0:
@@ -249,7 +250,7 @@ def fiedler(
     Raises
     ------
     GapError
-        The vector is not unique, as on a ring; ask :func:`graph_eigenvectors` for all vectors of that eigenvalue.
+        If the vector is not unique, as on a ring; :func:`graph_eigenvectors` computes all vectors of that eigenvalue.
 
     Examples
     --------
@@ -286,7 +287,7 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
     Raises
     ------
     TopologyError
-        The network is directed or time-varying, so it has no single symmetric 𝐋.
+        If the network is directed or time-varying, so it has no single symmetric 𝐋.
 
     Examples
     --------
@@ -295,7 +296,7 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
     >>> abs(found.lambda2 - deepca.topology.ring(8).lambda2) < 1e-10
     True
     """
-    if not network.topology.stays:
+    if not network.topology.static_undirected:
         raise TopologyError(
             f"{network.topology.name} is directed or time-varying, so it has no single symmetric 𝐋 with a λ₂; give a "
             "fixed, undirected network",
@@ -308,7 +309,9 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
     ends = []
     for sign in (1.0, -1.0):
         rows = _GossipRows(network, sign)
-        method = RowsApart(rows, tree, 1, known=np.ones(rows.numbers.shape), known_value=sign, seed=seed)
+        method = FilteredSubspaceIteration(
+            rows, tree, 1, known=np.ones(rows.numbers.shape), known_value=sign, seed=seed
+        )
         state, bound, _, _ = converge(method, tol)
         ends.append(
             (
@@ -323,21 +326,22 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
 
 
 def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1e-12) -> LocalMixing:
-    """Compute FastMix's η and a first K, each agent using only its own row of 𝐋.
+    """Compute FastMix's η and a K to begin with, each agent using only its own row of 𝐋.
 
-    K lets tracking converge for every spectrum between λ_min and λ₂ (:func:`deepca.consensus.rates.first_rounds`);
-    knowing all eigenvalues may allow fewer rounds. :meth:`Neighbourhood.knowing` makes the spectrum available to a run.
+    With this K, tracking converges for every spectrum between λ_min and λ₂
+    (:func:`deepca.consensus.rates.first_rounds`); knowing all eigenvalues may allow fewer rounds.
+    :meth:`Neighbourhood.knowing` makes the spectrum available to a run.
     """
     spectrum = lambda2(network, tol=tol)
     agent = int(network.local.ravel()[0])
-    view = Neighbourhood.of(network.topology, agent).knowing(spectrum)
+    view = Neighbourhood.of(network.topology, agent).with_spectrum_of(spectrum)
     chosen = FastMix() if mixer is None else mixer
     chosen.check(view)
     return LocalMixing(spectrum, fastmix_eta(view.lambda2), first_rounds(chosen, view))
 
 
-def assembled(blocks: Sequence[GraphBlock], parts: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
-    """Join the entries of all agents' blocks in the order of the nodes' numbers, where one process has them all."""
+def gather_parts(blocks: Sequence[GraphBlock], parts: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
+    """Join the entries of all agents' blocks in the order of node numbers, in a process that has all of them."""
     numbers = np.concatenate([block.nodes for block in blocks])
     return np.asarray(np.concatenate(list(parts))[np.argsort(numbers)])
 
@@ -359,7 +363,7 @@ class _GossipRows:
         return self._sign * self.network.gossip(X)
 
 
-def _check_gap(values: Array, n: int, method: RowsApart, equal: float) -> None:
+def _check_gap(values: Array, n: int, method: FilteredSubspaceIteration, equal: float) -> None:
     """Raise GapError if eigenvalues n and n + 1 are equal."""
     if values.size <= n or abs(values[n] - values[n - 1]) > equal:
         return

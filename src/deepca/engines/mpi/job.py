@@ -1,4 +1,4 @@
-"""Engine of an MPI job; requires mpi4py and an MPI library (the ``mpi`` extra, or those of the cluster)."""
+"""Engine for MPI jobs; requires mpi4py and an MPI library (the ``mpi`` extra, or those of the cluster)."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ __all__ = ["MpiEngine"]
 
 _logger = logging.getLogger(__name__)
 
-_GRACE = 5.0  # seconds within which ranks that fail for the same reason all do so
+_GRACE = 5.0  # seconds to wait for the other ranks to fail for the same reason
 
 
 class MpiEngine(Engine):
-    """Engine on all ranks of the job.
+    """Engine that runs on all ranks of an MPI job.
 
     Parameters
     ----------
     comm : Intracomm, optional
-        The ranks that take part; all of the job by default.
+        The participating ranks; all ranks of the job by default.
     allreduce, timeout : bool, float or None
         See :class:`deepca.engines.mpi.network.MpiNetwork`.
     """
@@ -64,7 +64,7 @@ class MpiEngine(Engine):
             )
         self._allreduce, self._timeout = allreduce, timeout
 
-    def texts(self, own: str) -> list[str]:
+    def gather_texts(self, own: str) -> list[str]:
         """Exchange texts by two Allgather operations."""
         data = np.frombuffer(own.encode(), dtype=np.uint8)
         lengths = np.empty(self.ranks, dtype=np.int64)
@@ -85,9 +85,9 @@ class MpiEngine(Engine):
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Re-raise an error that all ranks raise; log that of a single rank and abort the job.
+        """Re-raise an error that all ranks raise; if only some do, log it and abort the job.
 
-        The other ranks wait inside MPI for messages that will never come, and cannot be interrupted.
+        The other ranks may be waiting inside MPI for messages that will never come, and cannot be interrupted.
         """
         barrier = self._comm.Dup()
         try:
@@ -107,7 +107,7 @@ class MpiEngine(Engine):
 
 
 def _reached_by_all(comm: MPI.Intracomm, grace: float) -> bool:
-    """Return whether all ranks get here within some seconds."""
+    """Return whether all ranks call this within ``grace`` seconds."""
     request, deadline = comm.Ibarrier(), time.monotonic() + grace
     while not request.Test():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """Network of agents on the ranks of an MPI job; requires the ``mpi`` extra (mpi4py, and an MPI library).
 
-Every rank holds one agent or several. Neighbours on the same rank exchange no messages, those on other ranks are
-reached through a distributed-graph communicator. Reductions use ``MPI_Allreduce``: a cluster has a single owner, so
-nothing needs to be hidden, and one operation is faster than flooding the graph.
+Every rank holds one or more agents. Neighbours on the same rank exchange no messages; those on other ranks are reached
+through a distributed-graph communicator. Reductions use ``MPI_Allreduce``: all ranks belong to one owner, so nothing
+needs to be hidden from them, and one collective operation is faster than flooding the graph.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from deepca._util.machine import keep_freed_memory
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.engines.local import even_shares
 from deepca.engines.mpi.requests import PendingReduction, agreed, check_shares, finish, rows_of
@@ -32,9 +33,10 @@ __all__ = ["MpiNetwork"]
 
 _FLOAT64 = np.dtype(np.float64)
 _MAX_BUFFERS = 32  # cached receive buffers of different sizes
-_KEEP_FREED_UP_TO = 32 << 20  # bytes; the allocator returns larger arrays to the system at once
+_MAX_RETAINED_BYTES = 32 << 20  # memory of smaller freed arrays is reused; that of larger ones goes back to the system
 
 
+@renamed_attributes(left_the_rank="bytes_to_other_ranks")
 class MpiNetwork(Network):
     """Network of the local agents of one rank; agents are numbered rank by rank, and arrays are ``(m_local, d, k)``.
 
@@ -43,14 +45,15 @@ class MpiNetwork(Network):
     topology : Topology
         Graph of all agents, the same on every rank.
     comm : Intracomm, optional
-        The ranks that take part; all of the job by default. It is duplicated, so that messages never mix with others.
+        The participating ranks; all ranks of the job by default. It is duplicated, so that messages are kept apart
+        from those of other users of the communicator.
     shares : sequence of int, optional
         Number of agents on each rank, at least one; as even as possible by default.
     allreduce : bool, default=False
         Compute exact averages by ``MPI_Allreduce`` instead of a tree of messages between neighbours.
     timeout : float or None, default=600.0
-        Seconds that a rank waits in one exchange before it ends the whole job and reports for whom it waited; None to
-        wait indefinitely, as MPI itself does.
+        Seconds that a rank waits in one exchange before it ends the whole job and reports which ranks it waited for;
+        None to wait indefinitely, as MPI itself does.
     node : Intracomm, optional
         Ranks that share memory with this one; those on the same machine by default.
 
@@ -59,11 +62,11 @@ class MpiNetwork(Network):
     One round is one ``Neighbor_allgather`` into a reused buffer, sent without copying (``Neighbor_alltoallw`` where
     ranks hold several agents, which sends each neighbour only the rows it needs). Where every rank holds one agent,
     ranks on the same machine read each other's rows from shared memory, and the messages between them only signal that
-    rows are ready. Rounds with weights of their own, and those of a directed graph, send messages along their edges
-    only.
+    rows are ready. Rounds with given weights, and those of directed or time-varying graphs, send messages only along
+    the edges that they use.
 
-    Traffic is that of the local agents, including neighbours on the same rank, so that it is comparable with other
-    engines; ``left_the_rank`` counts the bytes sent to other ranks. Reductions count as ``⌈log₂ ranks⌉`` control
+    Traffic is that of the local agents and includes messages between agents on the same rank, as on other engines;
+    ``bytes_to_other_ranks`` counts only the bytes sent to other ranks. Reductions count as ``⌈log₂ ranks⌉`` control
     rounds.
     """
 
@@ -84,9 +87,9 @@ class MpiNetwork(Network):
         check_shares(held, topology, world.size)
         first = int(sum(held[: world.rank]))
         super().__init__(topology, (held[world.rank],))
-        keep_freed_memory(_KEEP_FREED_UP_TO)
+        keep_freed_memory(_MAX_RETAINED_BYTES)
         self.collective = allreduce
-        if topology.changing:
+        if topology.time_varying:
             self.reliable = False  # no spanning tree exists in every round
         self.local = np.arange(first, first + held[world.rank])
         self._rank_of = np.repeat(np.arange(world.size), held)
@@ -96,12 +99,12 @@ class MpiNetwork(Network):
         self._full = self._route(topology.gossip_sparse)
         around = self._full.ranks
         self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
-        self._stays = topology.stays
+        self._stays = topology.static_undirected
         self._one_each = all(share == 1 for share in held)
         self._shared = SharedRows(self._comm, around, node)
         self._shares_memory = tuple(self._shared.shares_memory_with(rank) for rank in around)
         self._all_share_memory = agreed(self._comm, all(self._shares_memory))
-        self._uses_shared = self._one_each and not self._shared.refused
+        self._uses_shared = self._one_each and not self._shared.unavailable
         self._signal_request: MPI.Prequest | None = None
         self._signals = np.zeros((len(around) + 1, 1), dtype=np.uint8)
         self._buffers: dict[tuple[int, int, np.dtype[Any]], npt.NDArray[Any]] = {}
@@ -115,13 +118,13 @@ class MpiNetwork(Network):
         return super().traffic
 
     @property
-    def left_the_rank(self) -> int:
+    def bytes_to_other_ranks(self) -> int:
         """Bytes sent by local agents to agents on other ranks."""
         self._settle()
         return self._left
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Take one round of messages, overlapped with the local sum where possible."""
+        """Exchange one round of messages, overlapped with the local sum where possible."""
         self._check_epoch()
         x = np.asarray(x, _FLOAT64)
         if weights is None and self._stays:
@@ -137,7 +140,7 @@ class MpiNetwork(Network):
             self._ride(1)
         return y.reshape(x.shape)
 
-    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+    def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Average pairs of agents, by messages where they are on different ranks."""
         self._check_epoch()
         y, first = rows_of(np.array(x, _FLOAT64)), int(self.local[0])
@@ -160,7 +163,7 @@ class MpiNetwork(Network):
     def collect(self, x: Array, /) -> Array:
         """Receive the rows of all neighbours."""
         self._check_epoch()
-        beside, route, own = self.beside, self._full, rows_of(np.asarray(x, _FLOAT64))
+        beside, route, own = self.neighbors, self._full, rows_of(np.asarray(x, _FLOAT64))
         known = np.concatenate([own, self._exchange_along(route, own), np.zeros((1, own.shape[1]))])
         self._counted(route, 1, own[0].nbytes)
         self._ride(1)
@@ -168,18 +171,18 @@ class MpiNetwork(Network):
         row_of[np.concatenate([self.local, route.far])] = np.arange(len(known) - 1)
         return np.asarray(known[row_of[beside]].reshape(*beside.shape, *x.shape[1:]))
 
-    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        """Take one round with compressed differences."""
+    def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Exchange one round of compressed differences."""
         self._check_epoch()
         route = self._full
-        before = Copies.before(x, copies, 0, self._graph)
+        before = Copies.continued(x, copies, 0, self._graph)
         fresh = before is not copies
         far = np.zeros((route.n_far, *x.shape[1:])) if fresh else before.others[0]
         messages = encode(x - before.own, "float64" if fresh else code, 1)
         sent = messages.ravel() if self._one_each else rows_of(messages)
         received, D = self._exchange_full(sent, lambda _: before.own + decode(messages, x.shape))
         far = far + decode(np.asarray(received).reshape(route.n_far, *messages.shape[1:]), far.shape)
-        near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
+        near = D - D[:1]  # leaves (𝐋 − I) D unchanged, and its rounding shrinks with the differences
         change = route.weighted(rows_of(near), rows_of(far - D[:1])).reshape(x.shape) - near
         return x + change, Copies(D, (far,), self._graph)
 
@@ -209,13 +212,13 @@ class MpiNetwork(Network):
     def reduce(self, x: Array, op: Op, /) -> Array:
         """Reduce over all agents by one ``MPI_Allreduce``."""
         self._check_epoch()
-        reduced = self._agreed(x, op, 0)
+        reduced = self._start_reduction(x, op, 0)
         self._count(control_rounds=self._depth, messages=self._depth, control=reduced.nbytes)
         return reduced.value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
-        """Start an ``MPI_Iallreduce``; its value is used from the round on in which flooding would have brought it."""
-        pending = self._agreed(x, op, self._flood_rounds())
+        """Start an ``MPI_Iallreduce``; its value becomes ready in the round in which flooding would have ended."""
+        pending = self._start_reduction(x, op, self._flood_rounds())
         self._count_riding(self._depth * pending.nbytes)
         if pending.ready:
             pending.finish()
@@ -229,10 +232,10 @@ class MpiNetwork(Network):
             self._finish_riding()
         super().begin(epoch, t, phase)
 
-    def forget(self) -> None:
+    def discard_pending(self) -> None:
         """Complete pending reductions, and discard their values."""
         self._finish_riding()
-        super().forget()
+        super().discard_pending()
 
     def close(self) -> None:
         """Free the communicators; every rank must call this, and the network cannot be used afterwards."""
@@ -252,10 +255,10 @@ class MpiNetwork(Network):
     ) -> tuple[FarRows, Array]:
         """Exchange rows between neighbouring agents; rows returned from other ranks are valid until the next round.
 
-        ``own`` is ``(m_local, n)``, or ``(n,)`` where every rank holds one agent. ``meanwhile`` is applied to it, while
-        messages are in flight if possible, and its result returned as well.
+        ``own`` is ``(m_local, n)``, or ``(n,)`` where every rank holds one agent. ``meanwhile(own)`` is computed while
+        messages are in flight, if possible, and is returned as well.
         """
-        self._watchdog.whom = self._full.ranks
+        self._watchdog.awaited_ranks = self._full.ranks
         self._watchdog.turns += 1
         try:
             slot = self._shared.put(own) if self._uses_shared else None
@@ -278,7 +281,7 @@ class MpiNetwork(Network):
                 self.full_rounds += 1
 
     def _exchange_rows(self, own: npt.NDArray[Any], signals: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
-        """Exchange rows with other ranks; with those marked in ``signals``, one byte to say that a row is ready."""
+        """Exchange rows with other ranks; with those marked in ``signals``, only a byte that says a row is ready."""
         route, row = self._full, own.nbytes // len(self.local)
         far = self._buffer(route, own)
         if self._one_each and not signals:
@@ -302,7 +305,7 @@ class MpiNetwork(Network):
         return self._signal_request
 
     def _exchange_along(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Exchange rows along the edges of a round with weights of its own."""
+        """Exchange rows only along the edges that a route uses."""
         far = self._buffer(route, own)
         types = route.datatypes(own[0].nbytes)
         with self._watchdog.waiting(route.ranks):
@@ -319,17 +322,17 @@ class MpiNetwork(Network):
             MPI.Request.Waitall(requests)
         return far
 
-    def _agreed(self, x: Array, op: Op, rounds: int) -> PendingReduction:
-        """Start a reduction whose value counts after some rounds."""
+    def _start_reduction(self, x: Array, op: Op, rounds: int) -> PendingReduction:
+        """Start a reduction whose value becomes ready after ``rounds`` rounds."""
         own = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
         return PendingReduction(own, op, rounds, self._comm, lambda: self._watchdog.waiting("all ranks"))
 
     def _finish_riding(self) -> None:
-        """Complete all pending reductions, as MPI requires on all ranks even if nobody reads their values."""
+        """Complete all pending reductions, as MPI requires on every rank, even if their values are not needed."""
         finish(self._riding)
 
     def _ride(self, rounds: int) -> None:
-        """Count rounds for pending reductions, and complete those that are due."""
+        """Advance pending reductions by some rounds, and complete those that are due."""
         riding = self._riding
         super()._ride(rounds)
         finish([pending for pending in riding if pending.ready])
@@ -350,7 +353,7 @@ class MpiNetwork(Network):
         return found
 
     def _counted(self, route: Route, rounds: int, payload: int) -> None:
-        """Count some rounds; ``payload`` is the sum of their message sizes in bytes."""
+        """Count rounds over a route; ``payload`` is the size of one message in bytes, summed over the rounds."""
         sent = self._sent
         sent[0] += rounds
         sent[2] += rounds * route.messages
@@ -358,20 +361,20 @@ class MpiNetwork(Network):
         self._left += route.rows_sent * payload
 
     def _settle(self) -> None:
-        """Count full rounds since the last call; counting each of them would take about as long as the round itself."""
+        """Count the full rounds since the last call; counting each as it happens would take as long as the round."""
         self._counted(self._full, self._rounds, self._bytes // len(self.local))
         self._rounds = self._bytes = 0
 
     def _where(self) -> str:
-        """Return iteration and phase, for messages."""
+        """Return the iteration and the phase, for messages."""
         return f"iteration {self._t} ({self._phase})"
 
     def _now(self) -> Route:
-        """Return the route of the next round where links change or are directed."""
-        if not self.topology.changing:
+        """Return the route of the next round on a directed or time-varying network."""
+        if not self.topology.time_varying:
             return self._full
-        self.made += 1
-        return self._route(self.topology.at(self.made - 1))
+        self.next_round += 1
+        return self._route(self.topology.at(self.next_round - 1))
 
     def _route(self, weights: Csr) -> Route:
         """Return the route for given weights."""

@@ -1,4 +1,4 @@
-"""Pending reductions between ranks, and checks of the agents that ranks hold."""
+"""Pending reductions between ranks, and checks of how many agents each rank holds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from deepca._util.typing import Array
+from deepca._util.units import plural
 from deepca.errors import TopologyError
 from deepca.network.reductions import Op, Pending
 from deepca.topology.graph import Topology
 
-_under_way: set[Pending] = set()  # MPI still writes to their buffers, which must not be freed before
+_under_way: set[Pending] = set()  # keeps their buffers alive, which MPI still writes to
 
 
 class PendingReduction(Pending):
-    """Minimum or maximum over all ranks, in progress from the start; reading the value waits for it."""
+    """Minimum or maximum over all ranks, started by the constructor; reading the value waits for it."""
 
     def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
         self._sign = 1.0 if op == "max" else -1.0
@@ -52,7 +53,7 @@ class PendingReduction(Pending):
 
 
 def agreed(comm: MPI.Intracomm, here: bool, op: MPI.Op = MPI.LAND) -> bool:
-    """Return whether a condition holds on all ranks; with ``MPI.LOR``, on any."""
+    """Return whether a condition holds on all ranks; with ``MPI.LOR``, on any rank."""
     found = np.array([here])
     comm.Allreduce(MPI.IN_PLACE, found, op)
     return bool(found[0])
@@ -71,18 +72,18 @@ def rows_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
-    """Raise TopologyError unless every rank holds at least one agent, and all ranks together those of the topology."""
+    """Raise TopologyError unless every rank holds at least one agent, and the ranks together hold all agents."""
     m = topology.n_agents
     if len(shares) != ranks:
         raise TopologyError(
-            f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank",
+            f"shares has {len(shares)} entries, but the job has {ranks} ranks; give one number per rank",
             parameter="shares",
             value=shares,
         )
     if m < ranks and min(shares, default=0) < 1:
         raise TopologyError(
-            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank needs "
-            f"at least one agent; start it with mpiexec -n {m}, or fewer",
+            f"{topology.name} has {m} agent{plural(m)}, but the job has {ranks} ranks, and every rank needs "
+            f"at least one agent; start {m} ranks or fewer (mpiexec -n {m})",
             parameter="topology",
             value=m,
         )

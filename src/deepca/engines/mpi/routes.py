@@ -22,36 +22,36 @@ FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 """Rows of agents on other ranks, in the order of a Route."""
 _MAX_DATATYPES = 32  # cached sets of data types, one per row size
 _MAX_DENSE = 64  # agents up to which weights are multiplied as a dense matrix
-_PIECE = 1 << 17  # numbers to weight at a time, so that they stay in the cache
+_PIECE = 1 << 17  # numbers to process at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
 class Datatypes:
-    """MPI data types for rows of one size, per neighbouring rank: of the rows to send, and of those to receive."""
+    """MPI data types of the rows to send to and to receive from each neighbouring rank, for rows of one size."""
 
     sent: list[MPI.Datatype]
     received: list[MPI.Datatype]
 
 
 class Route:
-    """Messages of one rank in a round with certain weights, and the weighted sums that follow.
+    """Messages of one rank in a round with given weights, and the weighted sums of what arrives.
 
     Attributes
     ----------
     ranks : tuple of int
         Ranks with which this one exchanges rows.
     begins : list of int
-        Position of the first row of each of them among the rows received.
+        Position of the first row from each of these ranks among the rows received.
     n_far : int
-        Rows received.
+        Number of rows received.
     far : ndarray
-        Their agents.
+        Agents of the rows received.
     rows_sent : int
-        Rows sent.
+        Number of rows sent.
     messages : int
-        Messages between agents, including those on the same rank.
+        Messages that local agents send, including those to agents on the same rank.
     near : callable
-        The part of ``weighted`` from local agents.
+        Computes the part of ``weighted`` that comes from local agents.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Route:
         self.far = agents
         self._own: Array | Csr = own.toarray() if own.shape[0] <= _MAX_DENSE else own
         self._far: Array | Csr = far.toarray() if far.shape[0] <= _MAX_DENSE >= far.shape[1] else far
-        self._alone: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
+        self._far_weights: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
         self.near: Callable[[npt.NDArray[Any]], Array] = partial(matmul, self._own)
-        if self._alone is not None:
+        if self._far_weights is not None:
             self.near = partial(np.multiply, np.asarray(own.toarray()[0, 0]))
         self.ranks = tuple(exchanged)
         self._rows = [rows for rows, _ in exchanged.values()]
@@ -100,7 +100,7 @@ class Route:
         return cls(csr(local[:, mine]), weighted, exchanged, messages, far)
 
     def weighted(self, own: npt.NDArray[Any], far: FarRows) -> Array:
-        """Return ``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of local and other agents.
+        """Return ``Σ_i 𝐋_ji x_i`` for the local agents j, from their own rows and those of other ranks.
 
         Rows are ``(m_local, n)``, or ``(n,)`` for a single agent.
         """
@@ -108,23 +108,23 @@ class Route:
 
     def add_far(self, y: Array, far: FarRows) -> Array:
         """Add the weighted rows of other ranks to the result y of ``near``, in place, and return it."""
-        if self._alone is None:
+        if self._far_weights is None:
             if len(far):
                 y += self._far @ np.asarray(far)
             return y
         flat, n = y.ravel(), y.size
         if 0 < n <= _PIECE:  # BLAS rejects empty arrays
-            for weight, other in zip(self._alone, far):  # noqa: B905 - the strict check takes longer than the addition
+            for weight, other in zip(self._far_weights, far):  # noqa: B905 - the strict check takes longer than the addition
                 daxpy(other, flat, n, weight)
             return y
         for begin in range(0, n, _PIECE):  # so that the sum stays in the cache
             piece = flat[begin : begin + _PIECE]
-            for weight, other in zip(self._alone, far, strict=True):
+            for weight, other in zip(self._far_weights, far, strict=True):
                 daxpy(other[begin : begin + _PIECE], piece, piece.size, weight)
         return y
 
     def datatypes(self, row: int, signals: tuple[bool, ...] = ()) -> Datatypes:
-        """Return the data types of rows of ``row`` bytes; of one byte for the ranks marked in ``signals``."""
+        """Return the data types for rows of ``row`` bytes; for the ranks marked in ``signals``, those of one byte."""
         found = self._datatypes.get((row, signals))
         if found is None:
             if len(self._datatypes) >= _MAX_DATATYPES:

@@ -1,7 +1,6 @@
-"""Rows in memory shared with neighbours on the same machine; requires mpi4py.
+"""Exchange rows through memory shared with neighbours on the same machine; requires mpi4py.
 
-A message within one machine is copied from one process to the other and then read. From shared memory every neighbour
-reads it directly.
+A message between two processes is copied before it is read. From shared memory every neighbour reads the row directly.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ __all__ = ["SharedRows", "Slot"]
 
 _SLOTS = 2  # a neighbour may still read the row of the previous round, but not of the one before
 _SHARED = Path("/dev/shm")  # noqa: S108 - the folder of shared memory on Linux
-_PAGE = 4096  # bytes; slots are multiples of it
-_MAX_LENGTHS = 32  # row lengths whose views are cached
+_PAGE = 4096  # bytes; the length of a slot is a multiple of it
+_MAX_LENGTHS = 32  # row lengths for which views are cached
 _TOKEN_BYTES = 8  # random bytes in file names
 
 
@@ -41,22 +40,23 @@ class Slot:
 class SharedRows:
     """One row per rank and round, read by neighbours on the same machine.
 
-    Between :meth:`put` and reading, neighbours must have exchanged a message, and in every round that uses shared
-    memory each must hear from all: so a rank that writes a row knows that nobody still reads the one it replaces.
+    Neighbours must exchange a message between :meth:`put` and reading. In every round that uses shared memory, each
+    rank must receive a message from every neighbour, so that no neighbour still reads the row that it overwrites.
 
     Parameters
     ----------
     comm : Intracomm
         All ranks.
     neighbors : sequence of int
-        Neighbouring ranks of this one.
+        Ranks of the neighbours.
     node : Intracomm, optional
         Ranks that share memory with this one; those on the same machine by default.
 
     Attributes
     ----------
     refused : bool
-        Whether no rank has a neighbour to share memory with, or there is not enough of it; the same on all ranks.
+        Whether shared memory cannot be used, because no two neighbours are on the same machine or memory is short; the
+        same on all ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, neighbors: Sequence[int], node: MPI.Intracomm | None = None) -> None:
@@ -67,7 +67,7 @@ class SharedRows:
         here.Free()
         self._on_machine = set(ranks.tolist()).intersection(neighbors)
         self._neighbors = tuple(neighbors)
-        self.refused = not _SHARED.is_dir() or not agreed(comm, bool(self._on_machine), MPI.LOR)
+        self.unavailable = not _SHARED.is_dir() or not agreed(comm, bool(self._on_machine), MPI.LOR)
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
         self._slots: dict[int, tuple[Slot, ...]] = {}
         self._length = self._turn = 0
@@ -77,9 +77,9 @@ class SharedRows:
         return rank in self._on_machine
 
     def put(self, row: npt.NDArray[Any]) -> Slot | None:
-        """Write this rank's row of the new round, and return where to find those of its neighbours.
+        """Write this rank's row for a new round, and return views of it and of the neighbours' rows.
 
-        Returns None where memory is short; the same on all ranks.
+        Return None if shared memory cannot be used; the same on all ranks.
         """
         slots = self._slots.get(row.nbytes)
         if slots is None or slots[0].own.dtype is not row.dtype:
@@ -100,7 +100,7 @@ class SharedRows:
 
     def _slots_for(self, like: npt.NDArray[Any]) -> tuple[Slot, ...] | None:
         """Return slots for rows of a new length, growing the memory if needed."""
-        if self.refused:
+        if self.unavailable:
             return None
         if like.nbytes > self._length:
             self._grow(-(-max(like.nbytes, 2 * self._length) // _PAGE) * _PAGE)
@@ -122,9 +122,10 @@ class SharedRows:
         return Slot(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
-        """Map files that vanish with the last process that uses them, however it ends.
+        """Map files that disappear with the last process that uses them, however it ends.
 
-        They have a name only until neighbours have opened them, and no length before the name is removed.
+        A file is empty while it has a name. Once the neighbours have opened it, its name is removed, and only then is
+        memory allocated.
         """
         token = np.zeros(_TOKEN_BYTES, dtype=np.uint8)
         if self._comm.rank == 0:
@@ -152,7 +153,7 @@ class SharedRows:
             self._slots.clear()
             self._memory, self._length = found, length
         else:
-            self.refused = True
+            self.unavailable = True
 
 
 def _path(token: npt.NDArray[np.uint8], rank: int) -> Path:
@@ -166,7 +167,7 @@ def _open(path: Path, *, new: bool) -> int:
 
 
 def _allocate(file: int, length: int) -> bool:
-    """Reserve the memory; return False now rather than be killed by a signal later."""
+    """Reserve the memory of a file; return False if it is short, rather than be killed by a signal later."""
     try:
         os.posix_fallocate(file, 0, length)
     except OSError:

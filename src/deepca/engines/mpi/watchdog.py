@@ -1,4 +1,4 @@
-"""Deadline for MPI calls, which would wait forever for a rank that does not answer."""
+"""Limit the duration of MPI calls, which would wait forever for a rank that does not respond."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
+from deepca._util.units import plural
 from deepca.errors import ParameterError
 
 __all__ = ["Watchdog"]
 
 _logger = logging.getLogger(__name__)
 
-_CHECKS_PER_TIMEOUT = 20  # keeps the error of the timeout at a twentieth
+_CHECKS_PER_TIMEOUT = 20  # so that a wait exceeds the timeout by at most a tenth
 _MAX_PAUSE = 60.0  # seconds between two checks, so that no sleep overflows
 _EXIT_CODE = 1
 
 
 class Watchdog:
-    """End the process when one wait takes longer than a timeout; the launcher then ends the other ranks.
+    """Thread that ends the process if a single wait exceeds a timeout; the launcher then ends the other ranks.
 
-    Nothing less would help: a rank inside an MPI call cannot be interrupted.
+    Nothing gentler works, since a rank inside an MPI call cannot be interrupted.
 
     Parameters
     ----------
@@ -32,24 +33,24 @@ class Watchdog:
     rank : int
         This rank, for the message.
     where : callable
-        Returns what the rank is doing, for the message.
+        Returns a description of what the rank is doing, for the message.
 
     Attributes
     ----------
     turns : int
         Incremented when a wait begins and when it ends, so odd during a wait. Reading a clock in every round would be
         too slow.
-    whom : sequence of int or str
-        Whom the current wait is for.
+    awaited_ranks : sequence of int or str
+        The ranks that the current wait is for.
     """
 
     def __init__(self, timeout: float | None, rank: int, where: Callable[[], str]) -> None:
-        """Start the watching thread unless ``timeout`` is None."""
+        """Start the thread unless ``timeout`` is None."""
         if timeout is not None and not timeout > 0.0:
             raise ParameterError("timeout", timeout, "give a number of seconds above 0, or None to wait indefinitely")
         self._timeout, self._rank, self._where = timeout, rank, where
         self.turns = 0
-        self.whom: Sequence[int] | str = ""
+        self.awaited_ranks: Sequence[int] | str = ""
         self._seen = (0, 0.0)  # turns at an earlier check, and its time
         self._over = threading.Event()
         args = (weakref.ref(self), self._over)
@@ -65,7 +66,7 @@ class Watchdog:
 
     def waiting(self, whom: Sequence[int] | str) -> Watchdog:
         """Return a context manager for a wait for ``whom``."""
-        self.whom = whom
+        self.awaited_ranks = whom
         return self
 
     def __enter__(self) -> None:
@@ -82,18 +83,18 @@ class Watchdog:
         return min((self._timeout or 0.0) / _CHECKS_PER_TIMEOUT, _MAX_PAUSE)
 
     def check(self) -> None:
-        """End the process if the current wait has exceeded the timeout, as far as earlier checks tell."""
+        """End the process if the current wait, which began before an earlier check, has exceeded the timeout."""
         turns, now = self.turns, time.monotonic()
         if turns != self._seen[0]:
             self._seen = (turns, now)
         elif turns % 2 and self._timeout is not None and now - self._seen[1] > self._timeout:
-            self.give_up(self._timeout)
+            self.abort(self._timeout)
 
-    def give_up(self, timeout: float) -> None:
-        """Log whom this rank has waited for, and end the process."""
-        whom = self.whom if isinstance(self.whom, str) else f"rank{'s' if len(self.whom) > 1 else ''} "
-        if not isinstance(self.whom, str):
-            whom += ", ".join(map(str, self.whom))
+    def abort(self, timeout: float) -> None:
+        """Log which ranks this one has waited for, and end the process."""
+        whom = self.awaited_ranks if isinstance(self.awaited_ranks, str) else f"rank{plural(len(self.awaited_ranks))} "
+        if not isinstance(self.awaited_ranks, str):
+            whom += ", ".join(map(str, self.awaited_ranks))
         _logger.critical(
             "error: rank %d has waited %g s in %s for %s; the job is ended. Checkpoints, if any, are kept.",
             self._rank,

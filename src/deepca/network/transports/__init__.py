@@ -1,4 +1,4 @@
-"""Transports, which move messages between agents: one method, ``exchange``."""
+"""Transports, which move messages between agents through a single method, ``exchange``."""
 
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub, MemoryTransport

@@ -15,7 +15,7 @@ __all__ = ["Message", "Tag", "Transport"]
 
 @dataclass(frozen=True, order=True)
 class Tag:
-    """Identifier of an exchange: equal on both sides, and again when a step is retried.
+    """Identifier of an exchange, the same at both ends and whenever a step is retried.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Tag:
     t : int
         Iteration.
     round : int
-        Exchange within the phase, counted from 0.
+        Index of the exchange within the phase, counted from 0.
     """
 
     epoch: int
@@ -42,7 +42,7 @@ class Message:
     Parameters
     ----------
     payload : ndarray or None
-        The array: float64, or float32 or float16 if messages are coded (:mod:`deepca.network.compression`).
+        The array: float64, or float32 or float16 if messages are compressed (:mod:`deepca.network.compression`).
     riders : tuple of ndarray
         Values of pending reductions.
     """
@@ -52,11 +52,11 @@ class Message:
 
 
 class Transport(Protocol):
-    """Interface that moves messages between one agent and its neighbours."""
+    """Interface for moving messages between one agent and its neighbours."""
 
     @property
     def reliable(self) -> bool:
-        """Whether a message that was sent is certain to arrive."""
+        """True if a message that was sent is certain to arrive."""
         ...
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 
+from deepca._util.units import plural
 from deepca.errors import EpochChanged, PeerFailed, PeerTimeout
 from deepca.network.transports.base import Message, Tag
 
@@ -14,7 +15,7 @@ __all__ = ["MemoryHub", "MemoryTransport"]
 
 
 class _Mailbox:
-    """Messages that have arrived at one agent and were not taken yet."""
+    """Messages that have arrived at one agent and are still unread."""
 
     def __init__(self) -> None:
         self.arrived = threading.Condition()
@@ -63,7 +64,7 @@ class MemoryHub:
         return MemoryTransport(self, agent)
 
     def announce_epoch(self, epoch: int) -> None:
-        """Make every exchange of an older epoch raise EpochChanged, including those that wait now.
+        """Make every exchange of an older epoch raise EpochChanged, including those already waiting.
 
         Parameters
         ----------
@@ -88,7 +89,7 @@ class MemoryHub:
         self._wake()
 
     def leave(self, agent: int) -> None:
-        """Record that an agent finished, so that agents that still wait for it raise PeerFailed.
+        """Record that an agent finished, so that agents still waiting for it raise PeerFailed.
 
         Parameters
         ----------
@@ -128,7 +129,7 @@ class MemoryHub:
                     return {source: box.take(source, tag) for source in sources}
                 if gone := self._left.intersection(missing):
                     raise PeerFailed(
-                        f"agent {receiver} waits in iteration {tag.t} for agent {min(gone)}, which has finished; "
+                        f"agent {receiver} is waiting in iteration {tag.t} for agent {min(gone)}, which has finished; "
                         "check that all agents have the same stop rule and max_iter",
                         agent=min(gone),
                     )
@@ -136,7 +137,8 @@ class MemoryHub:
                 if left <= 0:
                     raise PeerTimeout(
                         f"agent {receiver} waited {self.timeout:g} s in iteration {tag.t}, round {tag.round} for "
-                        f"agent{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}",
+                        f"agent{plural(len(missing))} {', '.join(map(str, sorted(missing)))}; check that "
+                        "all agents make the same calls, or increase `timeout`",
                         agent=receiver,
                         awaited=tuple(sorted(missing)),
                         iteration=tag.t,
@@ -162,7 +164,7 @@ class MemoryTransport:
         self._hub, self._agent = hub, agent
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
-        """Post messages to the mailboxes of the receivers, and wait for those of the sources.
+        """Post messages to the mailboxes of the receivers, and wait for the messages of the sources.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The reference for extensions of the paper's method: its own case on one data set, and scipy's answer."""
+"""Reference for extensions of the paper's method: scipy's answer on one data set, and a run of the paper's own case."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from deepca.solver.loop import solve
 from deepca.solver.observers import Trace
 from deepca.topology.graph import Topology
 
-__all__ = ["ACCURACY", "ROUNDS", "Ground", "Run", "ground_of", "run_over"]
+__all__ = ["ACCURACY", "ROUNDS", "Baseline", "Run", "baseline_of", "run_deepca"]
 
-ROUNDS = 5
-ACCURACY = 1e-8
+ROUNDS = 5  # K of the paper's case and, unless stated otherwise, of the extensions
+ACCURACY = 1e-8  # tan θ of the worst agent at which a run has converged
 
 
 @dataclass(frozen=True)
 class Run:
-    """Iterations and rounds until the worst agent reached the accuracy (None if it did not), and its final error."""
+    """Iterations and rounds until the worst agent reaches ACCURACY (None if it does not), and its final error."""
 
     iterations: int | None
     rounds: int | None
@@ -38,8 +38,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """The data, scipy's answer for the pooled rows, and the paper's own case.
+class Baseline:
+    """Reference on one data set: the ``A_j``, scipy's answer for the pooled rows, and the paper's own case.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Ground:
     U: Array
     values: Array
     graph: Topology
-    static: Run
+    paper_run: Run
 
     @property
     def about(self) -> str:
@@ -70,19 +70,19 @@ class Ground:
         return f"{self.setting.data}, k = {self.setting.k}"
 
 
-def ground_of(setting: Setting) -> Ground:
+def baseline_of(setting: Setting) -> Baseline:
     """Compute the reference for a setting."""
     paper = PAPER[setting.data]
     A = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file")
     values, vectors = scipy.linalg.eigh(A.mean())
     U = np.ascontiguousarray(vectors[:, ::-1][:, : setting.k])
     graph = graph_of("paper", paper.agents, 0)
-    static = run_over(setting, A, U, graph, FastMix(rounds=ROUNDS))
-    return Ground(setting, A, U, values[::-1].copy(), graph, static)
+    static = run_deepca(setting, A, U, graph, FastMix(rounds=ROUNDS))
+    return Baseline(setting, A, U, values[::-1].copy(), graph, static)
 
 
-def run_over(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mixer) -> Run:
-    """Run DeEPCA over a network from the common start."""
+def run_deepca(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mixer) -> Run:
+    """Run DeEPCA on a network with a mixer, from the start that all runs share."""
     trace = Trace(U=U)
     W0 = random_orthonormal(A.d, setting.k, seed=0)
     algorithm = DeEPCA(A, W0, SimulatedNetwork(network), mix)

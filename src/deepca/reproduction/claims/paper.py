@@ -20,37 +20,39 @@ __all__ = ["claim_cells", "judge"]
 
 Outcomes = Mapping[Cell, Outcome]
 _ALIGNMENTS: tuple[Alignment, ...] = ("sign-adjust", "qr", "polar", "none")
-_SPREADS, _SPREAD_ROUNDS, _SPREAD_DRAWS, _SIGN_DRAWS = (0.0, 1.0, 16.0), (1, 2, 3, 5), range(2), range(8)
-_INDEFINITE, _PATIENCE = 4.0, 4
+_SPREADS, _SPREAD_ROUNDS, _SPREAD_DRAWS = (0.0, 1.0, 16.0), (1, 2, 3, 5), range(2)  # of the claim on heterogeneity
+_SIGN_DRAWS = range(8)  # of the claim on SignAdjust
+_INDEFINITE_SPREAD = 4.0  # makes most A_j indefinite
+_LENGTH_FACTOR = 4  # by which runs with K = 3 and another k are longer, to tell slow convergence from none
 
 
 def claim_cells(setting: Setting) -> list[Cell]:
     """Return the cells that :func:`judge` needs."""
     base = setting.base
     cells = paper_cells(setting.data, setting.k, base.iterations, setting.draws)
-    cells += [base.at(K=K, draw=draw) for K in setting.few_rounds for draw in setting.draws_of(K)]
+    cells += [base.with_fields(K=K, draw=draw) for K in setting.tried_rounds for draw in setting.draws_of(K)]
     cells += [_pooled(base, draw) for draw in setting.draws_of(3)]
-    cells += [base.at(method="DePCA", K=K) for K in _plateau_rounds(setting)]
+    cells += [base.with_fields(method="DePCA", K=K) for K in _plateau_rounds(setting)]
     cells += [cell for k in setting.other_k for cell in _other(setting, k)]
     cells += [cell for cell in [_theorem_cell(setting)] if cell is not None]
     if setting.data == "a9a":  # small enough for further runs
         cells += [_spread(base, s, K, i) for s in _SPREADS for K in _SPREAD_ROUNDS for i in _SPREAD_DRAWS]
-        cells += [base.at(spread=_INDEFINITE, K=K) for K in (2, 5, 10)]
+        cells += [base.with_fields(spread=_INDEFINITE_SPREAD, K=K) for K in (2, 5, 10)]
         cells += [_sign(base, a, i) for a in _ALIGNMENTS for i in _SIGN_DRAWS]
     return cells
 
 
 def judge(setting: Setting, outcomes: Outcomes) -> list[Claim]:
-    """Judge every claim of the paper about one data set, or none if the runs are too short."""
+    """Judge every claim of the paper about one data set, or return one unjudged claim if the runs are too short."""
     base = setting.base
     if not all(outcomes[_pooled(base, i)].iterations_to(1e-10) for i in setting.draws_of(3)):
         return [
             Claim(
                 "Section 5",
                 f"{setting.data}: the claims about convergence.",
-                f"{base.iterations} iterations are too few: centralised power iterations do not reach 1e-10 either.",
+                f"{base.iterations} iterations are too few: not even centralized power iterations reach 1e-10.",
                 "not judged",
-                "Ask for more iterations, or for a k with a larger gap.",
+                "Allow more iterations, or choose a k with a larger gap.",
             )
         ]
     claims = [
@@ -71,38 +73,38 @@ def judge(setting: Setting, outcomes: Outcomes) -> list[Claim]:
 
 
 def _pooled(cell: Cell, draw: int) -> Cell:
-    return cell.at(method="CPCA", K=0, draw=draw, graph="paper", alignment="sign-adjust", spread=1.0)
+    return cell.with_fields(method="CPCA", K=0, draw=draw, graph="paper", alignment="sign-adjust", spread=1.0)
 
 
 def _spread(base: Cell, spread: float, K: int, draw: int) -> Cell:
-    """Return a cell with the polar factor, so that heterogeneity is measured and not SignAdjust."""
-    return base.at(spread=spread, K=K, draw=draw, alignment="polar")
+    """Return a cell with the polar factor, so that heterogeneity is measured rather than SignAdjust."""
+    return base.with_fields(spread=spread, K=K, draw=draw, alignment="polar")
 
 
 def _sign(base: Cell, alignment: Alignment, draw: int) -> Cell:
-    return base.at(K=1, graph="erdos-renyi", alignment=alignment, draw=draw)
+    return base.with_fields(K=1, graph="erdos-renyi", alignment=alignment, draw=draw)
 
 
 def _other(setting: Setting, k: int) -> list[Cell]:
-    """Return cells for another k: K = 3 with more iterations (to tell slow from never), polar factor, and CPCA."""
-    cell = setting.base.at(k=k, iterations=setting.iterations(k), draw=0)
+    """Return cells for another k: K = 3 in a longer run, K = 3 with the polar factor, and CPCA."""
+    cell = setting.base.with_fields(k=k, iterations=setting.iterations(k), draw=0)
     cells = []
     for draw in range(2):
-        cells += [_patient(cell, draw), cell.at(K=3, alignment="polar", draw=draw), _pooled(cell, draw)]
+        cells += [_longer(cell, draw), cell.with_fields(K=3, alignment="polar", draw=draw), _pooled(cell, draw)]
     return cells
 
 
-def _patient(cell: Cell, draw: int) -> Cell:
-    return cell.at(K=3, draw=draw, iterations=_PATIENCE * cell.iterations)
+def _longer(cell: Cell, draw: int) -> Cell:
+    return cell.with_fields(K=3, draw=draw, iterations=_LENGTH_FACTOR * cell.iterations)
 
 
 def _theorem_cell(setting: Setting) -> Cell | None:
-    """Return the cell of DeEPCA with the theorem's K and draw 0, or None without a gap."""
+    """Return the cell of DeEPCA with the theorem's K and draw 0, or None without an eigengap."""
     problem, base = problem_of(setting), setting.base
     if problem is None:
         return None
     tangent = 10.0 * math.sqrt(setting.k * base.rows)  # K grows only with its logarithm; few starts are worse
-    return base.at(K=theory.required_rounds(problem, graph_of(base.graph, base.agents, 0), tangent))
+    return base.with_fields(K=theory.required_rounds(problem, graph_of(base.graph, base.agents, 0), tangent))
 
 
 def _plateau_rounds(setting: Setting) -> tuple[int, ...]:
@@ -117,7 +119,7 @@ def _same_rate(setting: Setting, outcomes: Outcomes) -> Claim:
     lines, last = [], math.inf
     for K in rounds:
         gaps = [
-            _apart(outcomes[base.at(K=K, draw=i)], outcomes[_pooled(base, i)], accuracy)
+            _apart(outcomes[base.with_fields(K=K, draw=i)], outcomes[_pooled(base, i)], accuracy)
             for i in range(setting.draws)
             for accuracy in (1e-6, 1e-10)
         ]
@@ -126,8 +128,8 @@ def _same_rate(setting: Setting, outcomes: Outcomes) -> Claim:
     needed = [outcomes[_pooled(base, i)].iterations_to(1e-10) for i in range(setting.draws)]
     return Claim(
         "Theorem 1, Figures 1–2",
-        f"{setting.data}: once K is large enough, DeEPCA converges as fast as centralised power iterations.",
-        f"Iterations to 1e-6 and 1e-10, largest difference to CPCA ({_span(needed)} to 1e-10), "
+        f"{setting.data}: once K is large enough, DeEPCA converges as fast as centralized power iterations.",
+        f"Iterations to 1e-6 and 1e-10, largest difference from CPCA ({_span(needed)} to 1e-10), "
         f"{_draws(setting.draws)}: " + "; ".join(lines) + ".",
         "holds" if last <= 2 else "differs",
         "" if last <= 2 else "At the largest K of the figures DeEPCA is slower than CPCA here.",
@@ -136,19 +138,22 @@ def _same_rate(setting: Setting, outcomes: Outcomes) -> Claim:
 
 def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
     base, rounds = setting.base, PAPER[setting.data].rounds
-    kept = {K: [_keeps_up(outcomes, base.at(K=K, draw=i)) for i in setting.draws_of(K)] for K in setting.few_rounds}
+    kept = {
+        K: [_keeps_up(outcomes, base.with_fields(K=K, draw=i)) for i in setting.draws_of(K)]
+        for K in setting.tried_rounds
+    }
     works = [K for K, flags in kept.items() if all(flags)]
     parts = ", ".join(f"K = {K}: {sum(flags)} of {len(flags)}" for K, flags in kept.items())
     others, all_reach = [], True
     for k in setting.other_k:
-        cell = base.at(k=k, iterations=setting.iterations(k), draw=0)
+        cell = base.with_fields(k=k, iterations=setting.iterations(k), draw=0)
         slow = []
         for draw in range(2):
-            reached = outcomes[_patient(cell, draw)].iterations_to(1e-8)
+            reached = outcomes[_longer(cell, draw)].iterations_to(1e-8)
             pooled = outcomes[_pooled(cell, draw)].iterations_to(1e-8)
             slow.append(reached / pooled if reached and pooled else math.inf)
         all_reach &= all(math.isfinite(s) for s in slow)
-        polar = sum(_keeps_up(outcomes, cell.at(K=3, alignment="polar", draw=draw)) for draw in range(2))
+        polar = sum(_keeps_up(outcomes, cell.with_fields(K=3, alignment="polar", draw=draw)) for draw in range(2))
         text = f"{max(slow):.1f} × the iterations of CPCA" if math.isfinite(max(slow)) else "not reached"
         others.append(f"k = {k}: {text} (polar factor: {polar} of 2 keep up)")
     measured = (
@@ -158,7 +163,7 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
     if setting.data == "w8a":
         three = kept[3]
         verdict: Verdict = "holds" if not any(three) else "differs" if all(three) and all_reach else "partly"
-        one = "K = 1 does fail" if not any(kept[1]) else "even K = 1 works in some draws"
+        one = "K = 1 never did" if not any(kept[1]) else "even K = 1 did in some draws"
         return Claim(
             "Section 5, Figure 1",
             "w8a: with K = 3 DeEPCA cannot converge to the top-k principal components.",
@@ -167,9 +172,9 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
             ""
             if verdict == "holds"
             else f"K = 3 converged in {sum(three)} of {len(three)} draws with k = {setting.k}; {one}. The paper does "
-            "not state k. With larger k, K = 3 is much slower than CPCA: eigenvalues inside the top k are close, QR "
+            "not state k. With larger k, K = 3 is much slower than CPCA: eigenvalues within the top k are close, QR "
             "keeps rotating the basis, and few rounds cannot follow. In a figure of limited length this looks like a "
-            "failure, which may be what the paper saw.",
+            "failure to converge, which may be what the paper observed.",
         )
     smallest = kept[rounds[0]]
     return Claim(
@@ -177,17 +182,17 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
         f"{setting.data}: with the K of the figure ({', '.join(map(str, rounds))}) DeEPCA is comparable to CPCA.",
         measured,
         "holds" if all(all(kept[K]) for K in rounds) else "partly" if all(kept[rounds[-1]]) else "differs",
-        "" if all(smallest) else f"K = {rounds[0]} is not enough in every draw.",
+        "" if all(smallest) else f"K = {rounds[0]} is enough in only {sum(smallest)} of {len(smallest)} draws.",
     )
 
 
 def _independent_of_accuracy(setting: Setting, outcomes: Outcomes) -> Claim:
     base, K = setting.base, 5
-    tracked = outcomes[base.at(K=K)]
+    tracked = outcomes[base.with_fields(K=K)]
     wanted = (1e-4, 1e-6, 1e-8, 1e-10)
     reached = [accuracy for accuracy in wanted if tracked.iterations_to(accuracy)]
     floor = 10 * outcomes[_pooled(base, 0)].plateau
-    levels = {K: outcomes[base.at(method="DePCA", K=K)].plateau for K in _plateau_rounds(setting) if K >= 3}
+    levels = {K: outcomes[base.with_fields(method="DePCA", K=K)].plateau for K in _plateau_rounds(setting) if K >= 3}
     above = [(K, level) for K, level in levels.items() if level > floor]
     bound = math.log(math.sqrt(fastmix_eta(tracked.lambda2)))
     logs = [math.log(level) for _, level in above]
@@ -195,7 +200,7 @@ def _independent_of_accuracy(setting: Setting, outcomes: Outcomes) -> Claim:
     grows = 0.6 <= slope / bound <= 1.4
     return Claim(
         "Abstract, Remarks 1 and 2",
-        f"{setting.data}: DeEPCA's K does not depend on the accuracy ε; DePCA needs K growing like log 1/ε.",
+        f"{setting.data}: DeEPCA's K does not depend on the accuracy ε; DePCA needs K to grow like log 1/ε.",
         f"DeEPCA with K = {K} reaches {', '.join(f'{a:.0e}' for a in reached) or 'none of 1e-4 … 1e-10'}. "
         "DePCA stalls at "
         + ", ".join(f"{level:.0e} (K = {K})" for K, level in levels.items())
@@ -208,7 +213,7 @@ def _independent_of_accuracy(setting: Setting, outcomes: Outcomes) -> Claim:
 def _stalls(setting: Setting, outcomes: Outcomes) -> Claim:
     base, parts, stalled = setting.base, [], []
     for K in PAPER[setting.data].rounds:
-        levels = [outcomes[base.at(method="DePCA", K=K, draw=i)].plateau for i in range(setting.draws)]
+        levels = [outcomes[base.with_fields(method="DePCA", K=K, draw=i)].plateau for i in range(setting.draws)]
         parts.append(f"K = {K}: {_range(levels)}")
         stalled += [v > 10 * outcomes[_pooled(base, i)].plateau for i, v in enumerate(levels)]
     return Claim(
@@ -225,17 +230,18 @@ def _communication(setting: Setting, outcomes: Outcomes) -> Claim:
     base, paper, accuracy = setting.base, PAPER[setting.data], 1e-8
     tracked, growing = [], []
     for i in range(setting.draws):
-        tracked.append(_fewest(outcomes[base.at(K=K, draw=i)].rounds_to(accuracy) for K in paper.rounds))
-        runs = (outcomes[base.at(method="DePCA", K=K, growth=paper.growth, draw=i)] for K in paper.rounds)
+        tracked.append(_fewest(outcomes[base.with_fields(K=K, draw=i)].rounds_to(accuracy) for K in paper.rounds))
+        runs = (outcomes[base.with_fields(method="DePCA", K=K, growth=paper.growth, draw=i)] for K in paper.rounds)
         growing.append(_fewest(run.rounds_to(accuracy) for run in runs))
     ratios = [b / a for a, b in zip(tracked, growing, strict=True) if math.isfinite(a)]
     verdict: Verdict = "differs" if len(ratios) < len(tracked) or min(ratios) <= 1 else "holds"
-    more = f"{min(ratios):.1f} times" if ratios and math.isfinite(min(ratios)) else "more than the run has"
+    known = bool(ratios) and math.isfinite(min(ratios))
+    more = f"at least {min(ratios):.1f} times as many" if known else "more than the run has"
     return Claim(
         "Section 5",
         f"{setting.data}: DeEPCA has great advantages in communication over DePCA with growing K.",
         f"Fewest rounds to {accuracy:.0e} over the K of the figure, {_draws(setting.draws)}: DeEPCA {_span(tracked)}; "
-        f"DePCA with K + ⌊t/{paper.growth}⌋ {_span(growing)}, at least {more} as many.",
+        f"DePCA with K + ⌊t/{paper.growth}⌋ {_span(growing)}, {more}.",
         verdict,
         "For this schedule, which is ours; the paper states none.",
     )  # fmt: skip
@@ -252,21 +258,26 @@ def _theorem(setting: Setting, outcomes: Outcomes, run: Outcome) -> Claim:
     )
     printed = theory.required_rounds(problem, topology, run.tan_start, form="printed")
     reached, length = run.iterations_to(accuracy), run.tan_theta.size
+    when = "never" if reached is None else f"after {reached} iterations"
     holds = reached is not None and reached <= T and run.worst_end <= accuracy and run.cell.K >= K
     works = [
-        k for k in setting.few_rounds if all(_keeps_up(outcomes, base.at(K=k, draw=i)) for i in setting.draws_of(k))
+        k
+        for k in setting.tried_rounds
+        if all(_keeps_up(outcomes, base.with_fields(K=k, draw=i)) for i in setting.draws_of(k))
     ]
-    cheap = outcomes[base.at(K=min(works))].rounds_to(accuracy) if works else None
-    seen = f"K = {min(works)} was enough in all draws, with {cheap:,} rounds in draw 0" if cheap else "no smaller K"
+    cheap = outcomes[base.with_fields(K=min(works))].rounds_to(accuracy) if works else None
+    seen = (
+        f"K = {min(works)} sufficed in all draws, with {cheap:,} rounds in draw 0" if cheap else "no smaller K sufficed"
+    )
     return Claim(
         "Theorem 1",
         f"{setting.data}: with K rounds per iteration, after T iterations every tan θ is at most ε; C = T·K rounds.",
         f"ε = 1e-10: K = {K} (as printed {printed}), T = {T}, C = {T * K:,}. Run with K = {run.cell.K}: mean tan θ ≤ ε "
-        f"after {reached} iterations, the worst agent at {run.worst_end:.0e} after {length}. Measured: {seen}. γ = "
+        f"{when}, the worst agent at {run.worst_end:.0e} after {length}. Measured: {seen}. γ = "
         f"{theory.gamma(problem):.4f}; the error shrinks by {_rate(run):.4f} per iteration, "
         f"λ_(k+1)/λ_k = {problem.lambda_k1 / problem.lambda_k:.4f}.",
         "holds" if holds else "differs",
-        "An upper bound, and a loose one." if holds else "",
+        "A loose upper bound." if holds else "",
     )
 
 
@@ -289,20 +300,20 @@ def _heterogeneity(setting: Setting, outcomes: Outcomes) -> Claim:
         f"{'; '.join(parts)}.",
         "partly" if grows else "differs",
         "More heterogeneous agents need more rounds, but the ratio says little about it: it is large for identical "
-        "agents (s = 0) as well, since λ_1 is far above λ_k." if grows else "K did not grow with s.",
+        "agents (s = 0) as well, since λ_1 is far above λ_k." if grows else "The K needed did not grow with s.",
     )  # fmt: skip
 
 
 def _indefinite(setting: Setting, outcomes: Outcomes) -> Claim:
     base, paper = setting.base, PAPER[setting.data]
-    stack = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file", _INDEFINITE).dense()
+    stack = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file", _INDEFINITE_SPREAD).dense()
     lowest = np.linalg.eigvalsh(stack)[:, 0]
-    ends = {K: outcomes[base.at(spread=_INDEFINITE, K=K)] for K in (2, 5, 10)}
+    ends = {K: outcomes[base.with_fields(spread=_INDEFINITE_SPREAD, K=K)] for K in (2, 5, 10)}
     return Claim(
         "Remark 1",
-        "The A_j need not be positive semi-definite, only their mean.",
-        f"{setting.data} with Ā + {_INDEFINITE:g}(A_j − Ā): {np.count_nonzero(lowest < 0)} of {paper.agents} A_j are "
-        f"indefinite (smallest eigenvalue {lowest.min():.3g}); mean tan θ ends at "
+        "The A_j need not be positive semidefinite, only their mean.",
+        f"{setting.data}, every A_j replaced by Ā + {_INDEFINITE_SPREAD:g}(A_j − Ā): {np.count_nonzero(lowest < 0)} "
+        f"of {paper.agents} are indefinite (smallest eigenvalue {lowest.min():.3g}); mean tan θ ends at "
         + ", ".join(f"{run.plateau:.0e} (K = {K})" for K, run in ends.items()) + ".",
         "holds" if all(run.iterations_to(1e-10) for run in ends.values()) else "differs",
         "",
@@ -334,7 +345,7 @@ def _signs(setting: Setting, outcomes: Outcomes) -> Claim:
 
 
 def _keeps_up(outcomes: Outcomes, cell: Cell, accuracy: float = 1e-8) -> bool:
-    """Tell whether a run reaches the accuracy with at most 10 % and 2 more iterations than CPCA from the same W⁰."""
+    """Return whether a run reaches the accuracy with at most 10 % and 2 more iterations than CPCA from the same W⁰."""
     reached, pooled = outcomes[cell].iterations_to(accuracy), outcomes[_pooled(cell, cell.draw)].iterations_to(accuracy)
     return reached is not None and pooled is not None and reached <= 1.1 * pooled + 2
 
@@ -346,7 +357,7 @@ def _apart(one: Outcome, other: Outcome, accuracy: float) -> float:
 
 
 def _rate(outcome: Outcome) -> float:
-    """Return the observed contraction per iteration, between 1e-3 and 1e-9."""
+    """Return the observed contraction per iteration while the mean tangent falls from 1e-3 to 1e-9."""
     curve = outcome.tan_theta
     inside = np.flatnonzero((curve < 1e-3) & (curve > 1e-9))
     if inside.size < 2:

@@ -1,4 +1,4 @@
-"""Judge the statements of the paper's proofs; most of them need no run."""
+"""Judge the statements of the paper's proofs, most of which need no run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deepca.reproduction.claims.setting import Setting, problem_of
 from deepca.reproduction.pages.report import Claim
 from deepca.reproduction.problems import graph_of
 
-__all__ = ["judge_print"]
+__all__ = ["judge_proofs"]
 
 
-def judge_print(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> list[Claim]:
-    """Judge the FastMix proposition and the errors in print, with the numbers of one data set."""
+def judge_proofs(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> list[Claim]:
+    """Judge the FastMix proposition, and the statements with errors in print, with the numbers of one data set."""
     claims = [_fastmix()]
     problem = problem_of(setting)
     if problem is None:
@@ -89,7 +89,7 @@ def _monotone(setting: Setting, problem: theory.Problem, start: float) -> Claim:
         "The right-hand side of the condition on ρ decreases with t.",
         f"{setting.data}: from {first:.1e} (t = 1) to {later:.1e} (t = 50).",
         "holds" if later < first else "differs",
-        "It grows, so the first iterations decide, which strengthens the conclusion that K need not grow.",
+        "It increases, so the first iterations decide, which strengthens the conclusion that K need not grow.",
     )
 
 
@@ -116,7 +116,7 @@ def _finite() -> Claim:
         "K is finite whenever λ_k > λ_(k+1).",
         "For λ_(k+1) = 0 the printed K is infinite; keeping the proof's factor λ_k(λ_(k+1)+2L) makes it finite.",
         "differs",
-        "The proof simplifies 2Lλ_k to 2Lλ_(k+1), which is not needed.",
+        "The proof replaces 2Lλ_k by 2Lλ_(k+1), which is not needed.",
     )
 
 
@@ -125,9 +125,9 @@ def _base_case(setting: Setting, outcome: Outcome) -> Claim:
         "Proof of Lemma 1, base case",
         "The agents agree at first, because they share W⁰.",
         f"{setting.data}: after the first step, with K = {outcome.cell.K}, ‖S − S̄⊗1‖ = "
-        f"{outcome.S_disagreement[0]:.2g}: by A_jW_j^(−1) := W⁰ the first product A_jW⁰ enters whole.",
+        f"{outcome.S_disagreement[0]:.2g}: since A_jW_j^(−1) := W⁰, the first product A_jW⁰ enters in full.",
         "differs",
-        "S⁰ agrees, S¹ does not; with random W⁰, no bound was seen to fail for that reason.",
+        "The agents agree on S⁰ but not on S¹; with random W⁰, no bound was seen to fail for that reason.",
     )
 
 
@@ -145,6 +145,6 @@ def _disagreement(setting: Setting, problem: theory.Problem, outcome: Outcome) -
         "The disagreement shrinks by γ per iteration: ‖S − S̄⊗1‖/√m ≤ 4ρL(√k+1) γ^(t−2) ℓ₀.",
         f"{setting.data}, K = {cell.K}: at most {ratio:.2g} of the bound, over all iterations above rounding.",
         "holds" if ratio <= 1 else "differs",
-        "In this case. It fails for QR with SignAdjust where eigenvalues inside the top k are close: QR rotates the "
+        "It fails for QR with SignAdjust where eigenvalues within the top k are close: QR rotates the "
         "basis at the rate λ_(i+1)/λ_i, which may exceed γ.",
     )

@@ -1,6 +1,7 @@
-"""Judge the problems that the paper calls its method a foundation for, with tracked power iterations and block Krylov.
+"""Judge the claim that the paper's method is a foundation for other spectral problems.
 
-Remark 4 and the conclusion: eigenvalue decomposition, SVD, low-rank approximation, spectral analysis.
+Remark 4 and the conclusion name eigenvalue decomposition, SVD, low-rank approximation and spectral analysis. Each is
+solved with tracked power iterations or with block Krylov, and compared with scipy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from deepca.decomposition.svd import Partition, SingularTriplets, singular_tripl
 from deepca.network import SimulatedNetwork
 from deepca.operators.construction import from_matrices, split_rows
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.claims.baseline import Ground
+from deepca.reproduction.claims.baseline import Baseline
 from deepca.reproduction.claims.setting import Setting
 from deepca.reproduction.pages.report import Claim, Verdict
 from deepca.reproduction.studies import PAPER
@@ -28,14 +29,14 @@ from deepca.topology.graph import Topology
 
 __all__ = ["SPECTRA", "eigenvalues", "low_rank", "pair_error", "singular_values", "spectral_analysis"]
 
-_EXACT = 1e-10
+_EXACT = 1e-10  # largest error that counts as exact
 _CASES: tuple[tuple[Which, str], ...] = (("LM", "deepca"), ("LM", "auto"), ("LA", "auto"), ("SA", "auto"))
 _FIRST: dict[Which, Callable[[Array], Array]] = {"LA": np.negative, "SA": np.positive, "LM": lambda v: -np.abs(v)}
-_COLUMN_AGENTS, _SAMPLES = 10, 2000  # the length of a message is the number of samples
+_COLUMN_AGENTS, _SAMPLES = 10, 2000  # with distributed columns, the number of samples is the length of a message
 
 
 def verdict_of(*errors: float) -> Verdict:
-    """Judge whether all errors are at most 1e-10; NaN is not."""
+    """Judge whether all errors are at most 1e-10; NaN never is."""
     good = [error <= _EXACT for error in errors]
     return "holds" if all(good) else "partly" if any(good) else "differs"
 
@@ -43,7 +44,7 @@ def verdict_of(*errors: float) -> Verdict:
 # ---------------------------------------------------------------------------------------------------------- eigenpairs
 
 
-def eigenvalues(ground: Ground) -> Claim:
+def eigenvalues(ground: Baseline) -> Claim:
     """Judge eigenpairs of an indefinite mean, obtained by negating the matrix of every other agent."""
     signs = np.where(np.arange(ground.A.n_local) % 2, -1.0, 1.0)
     stack = ground.A.dense() * signs[:, None, None]
@@ -59,8 +60,8 @@ def eigenvalues(ground: Ground) -> Claim:
     return Claim(
         "Remark 4, Section 6",
         "The method is a foundation for decentralized eigenvalue decomposition.",
-        f"{ground.setting.data} with every other A_j negative, so that the mean is indefinite, k = {k}: farthest from "
-        f"scipy's eigh, eigenvalue (relative to the largest) or single eigenvector: {'; '.join(parts)}.",
+        f"{ground.setting.data} with every other A_j negative, so that the mean is indefinite, k = {k}: largest error "
+        f"of an eigenvalue (relative to the largest) or of an eigenvector, from scipy's eigh: {'; '.join(parts)}.",
         verdict_of(*errors),
         "With an indefinite mean, the polar factor and QR with positive diagonal flip signs in every step and stall; "
         "SignAdjust, or a shift that agents agree on, does not.",
@@ -68,7 +69,7 @@ def eigenvalues(ground: Ground) -> Claim:
 
 
 def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
-    """Return the largest error of an eigenvalue (relative to the largest) or of a single eigenvector."""
+    """Return the largest error of an eigenvalue (relative to the largest eigenvalue) or of an eigenvector."""
     apart = np.abs(found.values - values).max() / np.abs(values).max()
     signs = np.sign(np.sum(found.vectors * vectors, axis=0))
     off = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()
@@ -88,7 +89,7 @@ class _Triplets:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Errors of the values, relative to the first, and of the span on the common side."""
+        """Errors of the values, relative to the first, and of the span on the side that all agents learn."""
         k = self.found.values.size
         values = np.abs(self.found.values - self.values[:k]).max() / self.values[0]
         return float(values), float(tan_theta(self.right[:k].T, self.found.common))
@@ -103,8 +104,8 @@ def _rows_apart(setting: Setting, graph: Topology) -> _Triplets:
     return _Triplets(singular_triplets(blocks, SimulatedNetwork(graph), setting.k, algorithm="deepca"), values, right)
 
 
-def singular_values(ground: Ground) -> Claim:
-    """Judge the SVD of a matrix whose rows are distributed, and of one whose columns are."""
+def singular_values(ground: Baseline) -> Claim:
+    """Judge the SVD of a matrix with distributed rows, and of one with distributed columns."""
     setting = ground.setting
     rows = _rows_apart(setting, ground.graph)
     X = setting.source.load(setting.data).X[:_SAMPLES].toarray()
@@ -120,7 +121,7 @@ def singular_values(ground: Ground) -> Claim:
     columns = _Triplets(found, values, left.T)
     return Claim(
         "Remark 4",
-        "… for decentralized SVD.",
+        "The method is a foundation for decentralized SVD.",
         f"{ground.about}, against scipy's svd, singular values (relative to the first) and the span on the side that "
         f"all agents learn: rows at {ground.A.n_local} agents, tracked power iterations: {rows.errors[0]:.0e} and "
         f"{rows.errors[1]:.0e} in {rows.found.iterations} iterations; columns at {_COLUMN_AGENTS} agents in a ring "
@@ -131,16 +132,16 @@ def singular_values(ground: Ground) -> Claim:
     )
 
 
-def low_rank(ground: Ground) -> Claim:
-    """Judge the local approximations against the best of the same rank."""
+def low_rank(ground: Baseline) -> Claim:
+    """Judge the agents' local approximations against the best approximation of the same rank."""
     rows = _rows_apart(ground.setting, ground.graph)
     best = float(np.sqrt(np.sum(rows.values[ground.setting.k :] ** 2)))
     off = abs(rows.found.error - best) / best
     return Claim(
         "Section 6",
-        "… for low-rank matrix approximation.",
+        "The method is a foundation for low-rank matrix approximation.",
         f"{ground.about}: ‖X − X_k‖ of all agents together {rows.found.error:.6g}, the smallest possible "
-        f"(Eckart–Young, from scipy's singular values) {best:.6g}; they differ by {off:.0e} of it.",
+        f"(Eckart–Young, from scipy's singular values) {best:.6g}; relative difference {off:.0e}.",
         verdict_of(off),
         "Every agent approximates its own rows; only squares are summed.",
     )
@@ -149,7 +150,7 @@ def low_rank(ground: Ground) -> Claim:
 # --------------------------------------------------------------------------------------------------- spectral analysis
 
 
-def spectral_analysis(ground: Ground) -> Claim:
+def spectral_analysis(ground: Baseline) -> Claim:
     """Judge the spectrum of the network itself, computed by agents that know only their neighbours."""
     network, graph = SimulatedNetwork(ground.graph), ground.graph
     spectrum = graphs.lambda2(network)
@@ -161,10 +162,10 @@ def spectral_analysis(ground: Ground) -> Claim:
     errors = abs(spectrum.lambda2 - lambda2), abs(connectivity - values[1]) / values[-1], apart
     return Claim(
         "Remark 4, Section 6",
-        "… for decentralized spectral analysis.",
-        f"The paper's graph of {graph.n_agents} agents, each of which knows its own links: λ₂ of 𝐋 off by "
-        f"{errors[0]:.0e} after {spectrum.rounds:,} rounds, the Fiedler value by {errors[1]:.0e}, the Fiedler vector, "
-        f"one entry at each agent, by {errors[2]:.0e} from scipy's eigh.",
+        "The method is a foundation for decentralized spectral analysis.",
+        f"The paper's graph of {graph.n_agents} agents, each of which knows its own links; errors from scipy's eigh: "
+        f"λ₂ of 𝐋 {errors[0]:.0e} after {spectrum.rounds:,} rounds, Fiedler value {errors[1]:.0e}, Fiedler vector (one "
+        f"entry at each agent) {errors[2]:.0e}.",
         verdict_of(*errors),
         "A different kind of problem: rows of the vectors are distributed, and Gram matrices are averaged. With λ₂ "
         "known, FastMix's η and K need no global knowledge.",

@@ -8,16 +8,16 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from deepca.plots.curves import LOOK
+from deepca.plots.curves import RC_PARAMS
 
-SOFT = "#555555"
+NOTE_COLOUR = "#555555"  # colour of notes
 
 
 def styled() -> AbstractContextManager[None]:
     """Return a context that applies the style of all figures."""
     return mpl.rc_context(
         {
-            **LOOK,
+            **RC_PARAMS,
             "axes.titlesize": 10,
             "axes.grid": True,
             "axes.axisbelow": True,
@@ -29,7 +29,7 @@ def styled() -> AbstractContextManager[None]:
 
 
 def save_figure(figure: Figure, path: Path, title: str) -> None:
-    """Save a figure as PNG and SVG, reproducibly byte for byte."""
+    """Save a figure as PNG and SVG; equal figures give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()  # compute the layout once for both formats
     figure.set_layout_engine("none")

@@ -1,4 +1,4 @@
-"""Draw one figure per study and write curves as CSV. Requires the ``plot`` extra (matplotlib)."""
+"""Draw one figure per study, and write curves as CSV. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.drawing import SOFT, save_figure, styled
+from deepca.reproduction.pages.drawing import NOTE_COLOUR, save_figure, styled
 from deepca.reproduction.pages.tables import Rows, by_row_and_column, name_of, row_name
 from deepca.reproduction.studies import Study, Value
 
-__all__ = ["study_page", "write_curves"]
+__all__ = ["draw_study_figure", "write_curves"]
 
 
 _SERIES: tuple[dict[str, Any], ...] = (
@@ -43,8 +43,8 @@ _WORDS: dict[Value, str] = {
 _SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a6cee8", "#0072B2", "#00406b"])
 
 
-def study_page(study: Study, outcomes: Mapping[Cell, Outcome], path: Path) -> None:
-    """Draw the figure of a study into ``path`` + ``.png`` and ``.svg``."""
+def draw_study_figure(study: Study, outcomes: Mapping[Cell, Outcome], path: Path) -> None:
+    """Draw the figure of a study to ``path`` + ``.png`` and ``.svg``."""
     rows = by_row_and_column(study, outcomes)
     with styled():
         if study.value == "converged":
@@ -67,7 +67,7 @@ def _title(figure: Figure, study: Study, rows: Rows, line: str, width: int) -> N
     words = "\n".join(textwrap.wrap(question, width))
     small = "\n".join(textwrap.wrap(", ".join(fixed) + ". " + line, int(width * 1.4), break_on_hyphens=False))
     figure.suptitle(words, fontsize=12, x=0.01, ha="left")
-    figure.supxlabel(small, fontsize=9, color=SOFT, x=0.01, ha="left")
+    figure.supxlabel(small, fontsize=9, color=NOTE_COLOUR, x=0.01, ha="left")
 
 
 def _goal(study: Study) -> str:
@@ -82,7 +82,7 @@ def _power(value: float) -> str:
 
 
 def _share_map(study: Study, rows: Rows) -> Figure:
-    """Draw a grid of squares, darker the more draws converged, with the share and the median iterations."""
+    """Draw a grid of squares with the share of draws that converged, as shade and text, and their median iterations."""
     columns = dict(study.axes)[study.columns]
     width = max(6.2, 2.2 + 1.05 * len(columns))
     figure = Figure(figsize=(width, 1.45 + 0.44 * len(rows)), layout="constrained")
@@ -92,7 +92,7 @@ def _share_map(study: Study, rows: Rows) -> Figure:
             values = study.measure(entries[column])
             reached = [value for value in values if value is not None]
             if not values:
-                axes.text(x, y, "not run", ha="center", va="center", fontsize=8, color=SOFT)
+                axes.text(x, y, "not run", ha="center", va="center", fontsize=8, color=NOTE_COLOUR)
                 continue
             share = len(reached) / len(values)
             axes.fill([x - 0.5, x + 0.5, x + 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5], color=_SHARE(share))
@@ -111,7 +111,7 @@ def _share_map(study: Study, rows: Rows) -> Figure:
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    line = f"In each square: the draws that reached {_goal(study)} and stayed there, "
+    line = f"In each square: the number of draws that reached {_goal(study)} and stayed there, "
     _title(figure, study, rows, line + "and the median of their iterations.", int(width * 11))
     return figure
 
@@ -140,13 +140,13 @@ def _draws(study: Study, rows: Rows) -> Figure:
     figure.supylabel(_WORDS[study.value], fontsize=10)
     panels[-1].set_xlabel("draw (network and start)")
     panels[-1].set_xticks(draws)
-    line = f"Dots: {_WORDS[study.value]} until {_goal(study)} permanently. "
+    line = f"Dots: {_WORDS[study.value]} until {_goal(study)} holds permanently. "
     _title(figure, study, rows, line + "Crosses at the top: never.", 100)
     return figure
 
 
 def _curves(study: Study, rows: Rows) -> Figure:
-    """Draw a line per row with the range over the draws, failed draws above it, and a panel for networks."""
+    """Draw a line per row with the range over the draws, a strip with failed draws, and a panel to compare networks."""
     columns = dict(study.axes)[study.columns]
     numeric = all(isinstance(column, int | float) for column in columns)
     places = np.array(columns if numeric else range(len(columns)), dtype=np.float64)
@@ -197,7 +197,7 @@ def _curves(study: Study, rows: Rows) -> Figure:
         _draw_failures(panels["failed"], failed, dict(zip(columns, places, strict=True)))
     if graphs:
         _against_the_gap(panels["gap"], study, rows)
-    until = f"Until {_goal(study)} permanently, median and range over {study.draws} draws."
+    until = f"Until {_goal(study)} holds permanently: median and range over {study.draws} draws."
     cross = " Above: the number of draws that converged; a cross where none did." if failed else ""
     _title(figure, study, rows, until + cross, 115 if graphs else 84)
     return figure
@@ -232,7 +232,7 @@ def _draw_failures(strip: Axes, failed: Failures, places: Mapping[Any, float]) -
 
 
 def _against_the_gap(axes: Axes, study: Study, rows: Rows) -> None:
-    """Draw the fewest rounds over the columns, where all draws converged, against 1/√(1−λ₂)."""
+    """Draw the fewest rounds of each network, over the columns where all draws converged, against 1/√(1−λ₂)."""
     points = []
     for (row, entries), style in zip(rows.items(), cycle(_SERIES), strict=False):
         best: list[tuple[float, Any]] = []
@@ -275,7 +275,7 @@ def _against_the_gap(axes: Axes, study: Study, rows: Rows) -> None:
 
 
 def _plain_numbers(axes: Axes, *, both: bool = False) -> None:
-    """100, 200, 500 on a logarithmic axis instead of powers of ten, where it spans few of them."""
+    """Label a logarithmic axis that spans few powers of ten with plain numbers such as 100, 200, 500."""
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
         low, high = axis.get_view_interval()
         if low >= 0.01 and high / low < 200:
@@ -313,4 +313,4 @@ def write_curves(outcomes: Iterable[Outcome], path: Path) -> None:
         curves = (run.rounds, run.tan_theta, run.S_disagreement, run.W_disagreement)
         numbers = zip(*(curve.tolist() for curve in curves), strict=True)
         lines.writerows([*fixed, t, *entry] for t, entry in enumerate(numbers, start=1))
-    write_whole(path, text.getvalue().encode())
+    write_atomic(path, text.getvalue().encode())

@@ -98,7 +98,7 @@ def to_html(report: Report) -> str:
         ("figures", "Figures", "".join(map(_html_picture, report.pictures))),
         ("tables", "Tables", "".join(map(_html_table, report.tables))),
         ("settings", "Settings", _html_settings(report.settings)),
-        ("again", "How to run this again", f"<pre tabindex='0'><code>{escape(report.command)}</code></pre>\n"),
+        ("again", "How to reproduce this page", f"<pre tabindex='0'><code>{escape(report.command)}</code></pre>\n"),
     ]
     present = [section for section in sections if section[2]]
     links = "".join(f"<li><a href='#{name}'>{title}</a></li>" for name, title, _ in present)
@@ -113,7 +113,7 @@ def to_html(report: Report) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
         f"<title>{escape(report.title)}</title>\n<link rel='icon' href='data:,'>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<a class='skip' href='#main'>Skip to the claims</a>\n<header>\n<h1>{escape(report.title)}</h1>\n"
+        f"<body>\n<a class='skip' href='#main'>Skip to the content</a>\n<header>\n<h1>{escape(report.title)}</h1>\n"
         f"<p class='summary'>{escape(summary(report.claims))}</p>\n{intro}"
         f"<nav aria-label='On this page'><ul>{links}</ul></nav>\n</header>\n<main id='main'>\n{body}</main>\n"
         f"<footer><p class='soft'>Made in {duration_text(report.seconds)}.</p></footer>\n</body>\n</html>\n"
@@ -121,7 +121,7 @@ def to_html(report: Report) -> str:
 
 
 def _html_claims(claims: Iterable[Claim]) -> str:
-    # explicit roles: narrow screens show rows as cards, and display: block would hide the table from screen readers
+    # explicit roles, because narrow screens show rows as cards, and display: block hides the table from screen readers
     rows = "".join(
         f"<tr role='row'><th scope='row' role='rowheader'><span class='where'>{escape(claim.where)}</span> "
         f"{escape(claim.statement)}</th>"

@@ -16,21 +16,16 @@ from matplotlib.ticker import LogLocator, NullLocator
 from deepca._util.typing import Array
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.drawing import SOFT, save_figure, styled
-from deepca.reproduction.studies import Paper
+from deepca.reproduction.pages.drawing import NOTE_COLOUR, save_figure, styled
+from deepca.reproduction.studies import PaperSetting
 
-__all__ = ["paper_page"]
+__all__ = ["draw_paper_figure"]
 
-FLOOR = 1e-16  # curves below it are rounding errors
+FLOOR = 1e-16  # smaller values are rounding errors
+CEILING = 1e3  # larger tangents only mean a right angle
+STRETCH = 1.6  # length of the x-axis in rounds, relative to the rounds that DeEPCA needs
 
-
-CEILING = 1e3  # larger tangents only mean "a right angle"
-
-
-STRETCH = 1.6  # length of the x-axis in rounds, relative to what DeEPCA needs
-
-
-# Okabe–Ito colours, told apart by colour-blind readers; lines and markers tell the curves apart in grey
+# Okabe–Ito colours, which colour-blind readers can distinguish; lines and markers distinguish the curves in greyscale
 _CURVES: dict[str, dict[str, Any]] = {
     "DeEPCA": {"color": "#0072B2", "linestyle": "-", "marker": "o", "linewidth": 2.0},
     "DePCA, fixed K": {"color": "#D55E00", "linestyle": "--", "marker": "s", "linewidth": 1.5},
@@ -46,16 +41,16 @@ _PANELS = (
 )
 
 
-def paper_page(
+def draw_paper_figure(
     outcomes: Mapping[Cell, Outcome],
-    paper: Paper,
+    paper: PaperSetting,
     k: int,
     *,
     draw: int,
     against: Literal["iterations", "rounds"],
     path: Path,
 ) -> None:
-    """Draw the paper's 3 × 3 page into ``path`` + ``.png`` and ``.svg``: a row per K, a column per curve."""
+    """Draw the paper's 3 × 3 panels, a row per K and a column per curve, to ``path`` + ``.png`` and ``.svg``."""
     lengths = sorted(
         {cell.iterations for cell in outcomes}, reverse=True
     )  # use runs of one length: the longest complete set
@@ -100,25 +95,25 @@ def paper_page(
             handlelength=3.6,
         )
         if notes := _paper_notes(runs, paper, against):
-            figure.supxlabel(notes, fontsize=9, color=SOFT)
+            figure.supxlabel(notes, fontsize=9, color=NOTE_COLOUR)
         save_figure(figure, path, f"{paper.data}, k = {k}, against {against}")
 
 
 def _in_panel(runs: Mapping[str, Outcome], curve: str) -> list[tuple[str, Outcome]]:
-    """Return the runs in a panel; CPCA has no agents that could disagree."""
+    """Return the runs shown in a panel; CPCA has no agents, and so no disagreement."""
     return [(label, run) for label, run in runs.items() if label != "CPCA" or curve == "tan_theta"]
 
 
 def _paper_runs(
-    outcomes: Mapping[Cell, Outcome], paper: Paper, k: int, K: int, draw: int, iterations: int
+    outcomes: Mapping[Cell, Outcome], paper: PaperSetting, k: int, K: int, draw: int, iterations: int
 ) -> dict[str, Outcome]:
-    """Return the runs in the panels of one K, by the label of their curve."""
+    """Return the runs for one K, by the labels of their curves."""
     base = Cell(paper.data, "DeEPCA", k, K, paper.agents, paper.rows, iterations, draw=draw)
     wanted = {
-        "DePCA, fixed K": base.at(method="DePCA"),
-        "DePCA, growing K": base.at(method="DePCA", growth=paper.growth),
+        "DePCA, fixed K": base.with_fields(method="DePCA"),
+        "DePCA, growing K": base.with_fields(method="DePCA", growth=paper.growth),
         "DeEPCA": base,
-        "CPCA": base.at(method="CPCA", K=0),
+        "CPCA": base.with_fields(method="CPCA", K=0),
     }
     return {label: outcomes[cell] for label, cell in wanted.items() if cell in outcomes}
 
@@ -128,7 +123,7 @@ def _x(run: Outcome, against: Literal["iterations", "rounds"]) -> Array:
 
 
 def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds"]) -> float:
-    """Return the end of the x-axis: that of the longest run, or a multiple of the rounds that DeEPCA needs."""
+    """Return the end of the x-axis: the length of the longest run, or a multiple of the rounds that DeEPCA needs."""
     end = max((_x(run, against)[-1] for run in runs.values()), default=1.0)
     if against == "iterations" or "DeEPCA" not in runs:
         return float(end)
@@ -138,7 +133,8 @@ def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds
 
 
 def _draw_curve(axes: Axes, x: Array, y: Array, end: float, style: Mapping[str, Any]) -> None:
-    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]  # draw markers of equal curves side by side
+    # markers of equal curves are drawn side by side
+    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]
     places = np.searchsorted(x, end * (np.arange(7) + start + 0.15) / 7)
     axes.plot(
         x,
@@ -163,16 +159,18 @@ def _y_range(curves: Iterable[Array], ceiling: float) -> tuple[float, float]:
 
 
 def _paper_notes(
-    runs: Mapping[int, Mapping[str, Outcome]], paper: Paper, against: Literal["iterations", "rounds"]
+    runs: Mapping[int, Mapping[str, Outcome]], paper: PaperSetting, against: Literal["iterations", "rounds"]
 ) -> str:
     growing = [row["DePCA, growing K"] for row in runs.values() if "DePCA, growing K" in row]
     notes = []
     if growing:
-        notes.append(f"Growing K: one round more every {paper.growth} iterations.")
+        notes.append(f"Growing K: one more round every {paper.growth} iterations.")
     if against == "rounds":
-        notes.append(f"Each row ends at {STRETCH:g} times the rounds DeEPCA needs to settle;")
+        notes.append(
+            f"Each row ends at {STRETCH:g} times the rounds that DeEPCA needs to settle{';' if growing else '.'}"
+        )
         if growing:
             last = max(int(run.rounds[-1]) for run in growing)
-            notes.append(f"growing K continued to {last} rounds.")
+            notes.append(f"the runs with growing K continued to {last} rounds.")
         notes.append("CPCA sends nothing and is not shown.")
     return "\n".join(textwrap.wrap(" ".join(notes), 130))

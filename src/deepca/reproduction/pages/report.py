@@ -1,4 +1,4 @@
-"""The content of a verdict page (claims, figures, tables) and its rendering as Markdown."""
+"""Define the content of a verdict page (claims, figures, tables), and render it as Markdown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from deepca._util.units import plural
+
 __all__ = ["Claim", "Picture", "Report", "Table", "Verdict", "summary", "to_markdown"]
 
 Verdict = Literal["holds", "partly", "differs", "not judged"]
@@ -17,7 +19,7 @@ Verdict = Literal["holds", "partly", "differs", "not judged"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, what was measured, and the verdict."""
+    """A statement of the paper, what was measured, the verdict and the reason for it."""
 
     where: str
     statement: str
@@ -48,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole page. A blank line in ``intro`` starts a new paragraph."""
+    """Content of a page. A blank line in ``intro`` starts a new paragraph."""
 
     title: str
     intro: str
@@ -61,7 +63,7 @@ class Report:
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """Summarise the verdicts: "9 of 12 claims hold, 2 hold partly, 1 differs."."""
+    """Summarize the verdicts: "9 of 12 claims hold, 2 hold partly, 1 differs."."""
     if not claims:
         return "No claims were judged."
     count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in _MARKS}
@@ -73,11 +75,6 @@ def summary(claims: Sequence[Claim]) -> str:
     if count["not judged"]:
         parts.append(f"{count['not judged']} could not be judged")
     return ", ".join(parts) + "."
-
-
-def plural(count: int, *, verb: bool = False) -> str:
-    """Return the "s" of a plural noun, or of a singular verb."""
-    return "s" if (count == 1) is verb else ""
 
 
 def duration_text(seconds: float) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from deepca._util.units import plural
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.report import Table, plural
+from deepca.reproduction.pages.report import Table
 from deepca.reproduction.studies import Study, Value
 
 __all__ = ["by_row_and_column", "name_of", "row_name", "study_table"]
@@ -41,7 +42,7 @@ _MEASURES: dict[Value, str] = {
 
 
 def name_of(field: str, value: Any, *, bare: bool = False) -> str:
-    """Return the text of a cell's field in tables and figures; ``bare`` omits the name of the field."""
+    """Return the text for a value of a cell's field in tables and figures; ``bare`` omits the name of the field."""
     if field in _NAMES or isinstance(value, str):
         return _NAMES.get(field, {}).get(value, str(value))
     if bare:
@@ -56,7 +57,7 @@ def row_name(study: Study, row: tuple[Any, ...]) -> str:
 
 
 def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
-    """Arrange the outcomes of a study by row and column; missing runs are empty lists, other cells are ignored."""
+    """Arrange the outcomes of a study by row and column, with empty lists for missing runs; ignore other cells."""
     axes = dict(study.axes)
     fixed = [(field, value) for field, value in study.changes if field not in axes]
     own = [
@@ -74,7 +75,7 @@ def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
     if "k" in axes:
         first["iterations"] = 0  # the length depends on k
     points = {(cell.draw, *(getattr(cell, field) for field in axes)) for cell in own}
-    if len({cell.at(**{"draw": 0, **first}) for cell in own}) > 1 or len(points) < len(own):
+    if len({cell.with_fields(**{"draw": 0, **first}) for cell in own}) > 1 or len(points) < len(own):
         raise InvalidInput(
             f"the outcomes contain the study {study.name!r} more than once (different data, method, k or iterations); "
             "pass one of them",
@@ -92,7 +93,7 @@ def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
 
 
 def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
-    """Return the table of medians over the draws, with the share that converged where not all did."""
+    """Return the table of medians over the draws, with the number of draws that converged where not all did."""
     columns = dict(study.axes)[study.columns]
     heads = tuple(_FIELDS.get(field, field) for field in study.row_names) or ("draws",)
     rows = []
@@ -103,7 +104,7 @@ def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
     note = _MEASURES[study.value].format(accuracy=_short(study.accuracy)) + draws + "."
     seen = [entry for row in rows for entry in row[len(heads) :]]
     if any("(" in entry for entry in seen):
-        note += " In brackets: the number of draws that reached it, where not all did."
+        note += " In brackets, where not all draws reached it: how many did."
     if "–" in seen:
         note += " –: not reached." if study.columns == "draw" else " –: no draw reached it."
     title = f"{study.name.capitalize()}: {study.question}"

@@ -1,1 +1,1 @@
-"""Tools for operators around a run: hand out kits, check a site, try a network on one machine."""
+"""Tools for operators: create kits, check a site, and try a network on one machine."""

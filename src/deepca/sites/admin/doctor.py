@@ -9,19 +9,27 @@ from pathlib import Path
 
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput
-from deepca.sites.admin.findings import HERE, KEEPER, NETWORK, SOON, WRITER, Finding, format_day
-from deepca.sites.admin.reachability import Heard, Knock, knock, overhear
+from deepca.sites.admin.findings import (
+    AUTHORITY_OPERATOR,
+    NETWORK_ADMINISTRATORS,
+    NETWORK_AUTHOR,
+    SOON,
+    THIS_SITE,
+    Finding,
+    format_day,
+)
+from deepca.sites.admin.reachability import AddressProbe, AgentReport, probe_address, query_agents
 from deepca.sites.admin.site_checks import check_certificates, check_data, check_folders, check_port
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
-from deepca.sites.protocol.fingerprints import fingerprint_of, other_columns, readable, run_of
+from deepca.sites.protocol.fingerprints import as_printable, differing_columns, fingerprint_of, network_digest
 
-__all__ = ["compare_clocks", "compare_settings", "examine", "explain_closed_door"]
+__all__ = ["compare_clocks", "compare_settings", "examine", "explain_failed_connection"]
 
 
-_SKEW_TO_WARN = 5.0  # seconds; delays of messages explain less
-_SKEW_TO_FAIL = 300.0  # seconds; certificates allow for this much
+_SKEW_TO_WARN = 5.0  # seconds, more than message delays explain
+_SKEW_TO_FAIL = 300.0  # seconds, which certificates tolerate
 
 
 def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Iterator[Finding]:
@@ -32,9 +40,9 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     path : Path
         ``site.toml``, or its folder.
     seconds : float
-        How long to listen to the agents of neighbours.
+        How long to listen to the agents of neighbours, at most.
     patience : float
-        Seconds to wait for a connection to each of them.
+        Seconds to wait for each step of a connection to a neighbour.
 
     Yields
     ------
@@ -64,8 +72,8 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     if not names:
         return
     if mine is None and not site.plaintext:
-        text = "not checked: neighbours do not answer without a certificate; fix the certificate of this site first"
-        yield Finding("neighbours", "warning", text, HERE)
+        text = "not checked, since neighbours do not answer without a certificate; fix that of this site first"
+        yield Finding("neighbours", "warning", text, THIS_SITE)
         return
     port, free = check_port(site, mine, patience)
     yield port
@@ -75,17 +83,17 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
 
 
 def _blamed_for_file(path: Path, file: str | None) -> str:
-    """Return who must correct a file that cannot be used: site.toml, or the network.toml that it names."""
+    """Return who must correct the file that cannot be used, ``site.toml`` or ``network.toml``."""
     own = (path / "site.toml" if path.is_dir() else path).absolute()
     if file is None or Path(file) == own or not Path(file).exists():
-        return HERE
-    return f"{WRITER}, which is the same at all sites"
+        return THIS_SITE
+    return f"{NETWORK_AUTHOR}, which is the same at all sites"
 
 
 # ----------------------------------------------------------------------------------------------------------- neighbours
 
 
-def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) -> dict[int, Knock]:
+def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) -> dict[int, AddressProbe]:
     """Connect to all neighbours that have an address, at the same time."""
     network = site.network
     there = {j: address for j in network.neighbors(site.site) if (address := network.sites[j].address) is not None}
@@ -93,13 +101,14 @@ def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) ->
         return {}
     with ThreadPoolExecutor(min(len(there), 16)) as pool:
         asked = {
-            j: pool.submit(knock, address, network.sites[j].name, site, mine, patience) for j, address in there.items()
+            j: pool.submit(probe_address, address, network.sites[j].name, site, mine, patience)
+            for j, address in there.items()
         }
         return {j: one.result() for j, one in asked.items()}
 
 
-def _check_connections(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[Finding]:
-    """Report on the connections; a neighbour that dials this site need not be reachable from here."""
+def _check_connections(site: SiteFile, knocks: Mapping[int, AddressProbe]) -> Iterator[Finding]:
+    """Report on the connections; neighbours that dial this site need not be reachable from here."""
     network = site.network
     for j in network.neighbors(site.site):
         name, address = network.sites[j].name, network.sites[j].address
@@ -107,55 +116,58 @@ def _check_connections(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[
         if found is None:
             yield Finding(name, "ok", "has no address: it dials this site")
         elif found.stage in ("name", "refused", "unreachable", "silent") and not dialled:
-            yield Finding(name, "ok", f"dials this site, so this does not matter: {found.why}")
+            yield Finding(name, "ok", f"dials this site, so it need not be reachable from here ({found.why})")
         elif found.stage == "open":
             yield _report_connected(name, found, f"{address}: " + ("reachable" if site.plaintext else _CONNECTED))
         else:
-            text, who = explain_closed_door(name, found)
+            text, who = explain_failed_connection(name, found)
             yield Finding(name, "warning" if found.stage == "refused" else "wrong", text, who)
 
 
 _CONNECTED = "reachable, speaks TLS 1.3, presents the right certificate and accepts that of this site"
 
 
-def _report_connected(name: str, found: Knock, text: str) -> Finding:
+def _report_connected(name: str, found: AddressProbe, text: str) -> Finding:
     if found.not_after is not None and found.not_after - now_utc().timestamp() < SOON.total_seconds():
         day = format_day(datetime.fromtimestamp(found.not_after, UTC))
         text = f"{text}; its certificate expires on {day}: renew it with deepca join --renew"
-        return Finding(name, "warning", text, f"{name}, and {KEEPER}")
+        return Finding(name, "warning", text, f"{name}, and {AUTHORITY_OPERATOR}")
     return Finding(name, "ok", text)
 
 
-def explain_closed_door(name: str, found: Knock) -> tuple[str, str]:
-    """Return why a neighbour cannot be reached, in words, and who must fix it."""
+def explain_failed_connection(name: str, found: AddressProbe) -> tuple[str, str]:
+    """Return why the connection to a neighbour failed and what to do, and who must do it."""
     match found.stage:
         case "name":
             text = f"{found.why}; add it to DNS, or correct the address in network.toml"
-            return text, f"{NETWORK}, or {WRITER} if the address is wrong"
+            return text, f"{NETWORK_ADMINISTRATORS}, or {NETWORK_AUTHOR} if the address is wrong"
         case "refused":
             text = f"{found.why}: its agent may not be running yet; start it, or correct the port in network.toml"
-            return text, f"{name}, or {WRITER} if the port is wrong"
+            return text, f"{name}, or {NETWORK_AUTHOR} if the port is wrong"
         case "unreachable":
-            return f"{found.why}; check firewalls and routes", f"{NETWORK}, here or at {name}"
+            return f"{found.why}; check firewalls and routes", f"{NETWORK_ADMINISTRATORS}, here or at {name}"
         case "certificate":
             return found.why, _blamed_for_other(name, found.reason)
         case "welcome":
-            return found.why, f"{HERE} and {name}: compare authority.pem, or ask {KEEPER}"
-    return f"{found.why}; check which program listens there", f"{name}, or {NETWORK} if there is a proxy in between"
+            return found.why, f"{THIS_SITE} and {name}: compare authority.pem, or ask {AUTHORITY_OPERATOR}"
+    return (
+        f"{found.why}; check which program listens there",
+        f"{name}, or {NETWORK_ADMINISTRATORS} if there is a proxy in between",
+    )
 
 
 def _blamed_for_other(name: str, reason: str) -> str:
     match reason:
         case "site":
-            return f"{WRITER} or {NETWORK}: the address leads to another site"
+            return f"{NETWORK_AUTHOR}, or {NETWORK_ADMINISTRATORS}: the address leads to another site"
         case "early":
-            return f"{HERE} or {name}: check which clock is wrong"
+            return f"{THIS_SITE} or {name}, whichever has the wrong clock"
         case "issuer":
             return (
-                f"{name}, whose kit comes from another authority; or {HERE}, if its authority.pem differs from that of "
-                "all others"
+                f"{name}, whose kit comes from another authority; or {THIS_SITE}, if its authority.pem differs from "
+                "that of all others"
             )
-    return f"{name} requests a certificate, and {KEEPER} signs it"
+    return f"{name} requests a certificate, and {AUTHORITY_OPERATOR} signs it"
 
 
 # ----------------------------------------------------------------------------------------------- agents of neighbours
@@ -165,21 +177,21 @@ def _check_agents(
     site: SiteFile,
     mine: Certificates | None,
     source: Source | None,
-    knocks: Mapping[int, Knock],
+    knocks: Mapping[int, AddressProbe],
     *,
     free: bool,
     seconds: float,
 ) -> Iterator[Finding]:
     """Compare clock, run, columns and settings with the agents of neighbours, without disturbing any run."""
     if not free:
-        text = "run, settings and clock are not compared: that would disturb the agent of this site if it is running"
+        text = "run, settings and clock were not compared: that would disturb the agent of this site if it is running"
         yield Finding("agents", "ok", text)
         return
     network = site.network
     try:
-        heard = overhear(site, mine, run_of(network), seconds)
+        heard = query_agents(site, mine, network_digest(network), seconds)
     except DeepcaError as error:
-        yield Finding("agents", "wrong", str(error), HERE)
+        yield Finding("agents", "wrong", str(error), THIS_SITE)
         return
     ours = fingerprint_of(network, source) if source is not None else None
     for j, one in heard.items():
@@ -189,27 +201,31 @@ def _check_agents(
         yield from compare_settings(site, ours, source.columns if source is not None else None, heard)
 
 
-def _check_agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: float) -> Iterator[Finding]:
+def _check_agent(
+    site: SiteFile, j: int, heard: AgentReport, found: AddressProbe | None, seconds: float
+) -> Iterator[Finding]:
     name = site.network.sites[j].name
     check = f"{name}'s agent"
     if heard.refused:
-        yield Finding(check, "wrong", heard.refused, f"{HERE} and {name}: compare network.toml and certificates")
-    elif heard.same_run is False:
+        yield Finding(check, "wrong", heard.refused, f"{THIS_SITE} and {name}: compare network.toml and certificates")
+    elif heard.same_network is False:
         text = (
-            "it belongs to another network: its network.toml has another name or other sites; use the same file at both"
+            "it belongs to another network: its network.toml has a different name or list of sites; use the same file "
+            "at both sites"
         )
-        yield Finding(check, "wrong", text, f"{HERE} or {name}, with {WRITER}")
-    elif heard.same_run and heard.fingerprints is not None:
+        yield Finding(check, "wrong", text, f"{THIS_SITE} or {name}, with {NETWORK_AUTHOR}")
+    elif heard.same_network and heard.fingerprints is not None:
         yield Finding(check, "ok", "it is running, speaks the same protocol, and belongs to the same network")
-    elif heard.same_run:
+    elif heard.same_network:
         text = (
-            "it is running and belongs to the same network; its run has begun, so columns and settings are not compared"
+            "it is running and belongs to the same network; its run has begun, so columns and settings were not "
+            "compared"
         )
         yield Finding(check, "ok", text)
     elif not site.network.dials(site.index, j):
         where = site.network.sites[site.index].address or site.listen
-        text = f"it has not dialled within {seconds:g} s: start it, or check that it can reach {where}"
-        yield Finding(check, "warning", text, f"{name}, or {NETWORK}")
+        text = f"it has not dialled this site within {seconds:g} s; start it, or check that it can reach {where}"
+        yield Finding(check, "warning", text, f"{name}, or {NETWORK_ADMINISTRATORS}")
     elif found is not None and found.stage == "open":
         text = (
             f"a program listens there, but no agent answered within {seconds:g} s; check that it is the agent of {name}"
@@ -217,7 +233,7 @@ def _check_agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seco
         yield Finding(check, "warning", text, name)
 
 
-def compare_clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Finding]:
+def compare_clocks(site: SiteFile, heard: Mapping[int, AgentReport]) -> Iterator[Finding]:
     """Compare this site's clock with those of its neighbours."""
     skews = {site.network.sites[j].name: one.skew for j, one in heard.items() if one.skew is not None}
     if not skews:
@@ -230,16 +246,20 @@ def compare_clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Findi
         f"that of {name} is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" for name, skew in off.items()
     )
     others_agree = len(off) == len(skews) > 1 and max(off.values()) - min(off.values()) < _SKEW_TO_WARN
-    who = f"{HERE}: the others agree with each other" if others_agree else f"{HERE} or {', '.join(off)}"
+    who = (
+        f"{THIS_SITE}, since the other clocks agree with each other"
+        if others_agree
+        else f"{THIS_SITE} or {', '.join(off)}"
+    )
     failed = max(map(abs, off.values())) > _SKEW_TO_FAIL
     text = f"clocks differ: {shown}; correct the one that is wrong (NTP)"
     yield Finding("clock", "wrong" if failed else "warning", text, who)
 
 
 def compare_settings(
-    site: SiteFile, ours: Mapping[str, bytes], columns: Sequence[str] | None, heard: Mapping[int, Heard]
+    site: SiteFile, ours: Mapping[str, bytes], columns: Sequence[str] | None, heard: Mapping[int, AgentReport]
 ) -> Iterator[Finding]:
-    """Compare columns and settings with those of every site that the neighbours know."""
+    """Compare columns and settings with those of every site whose record a neighbour has sent."""
     theirs: dict[int, Mapping[str, bytes]] = {}
     for one in heard.values():
         theirs.update({j: prints for j, prints in (one.fingerprints or {}).items() if prints and j != site.index})
@@ -254,7 +274,11 @@ def compare_settings(
             differing += 1
             name = site.network.sites[j].name
             shown = "; ".join(_describe_difference(one, ours, prints, columns) for one in names)
-            who = f"{HERE} or {name}" if len(theirs) == 1 else f"{HERE}, or {name} if the others agree with this site"
+            who = (
+                f"{THIS_SITE} or {name}"
+                if len(theirs) == 1
+                else f"{THIS_SITE}, or {name} if the others agree with this site"
+            )
             text = f"this site differs from {name}: {shown}; use the same network.toml, columns and version everywhere"
             yield Finding("agreement", "wrong", text, who)
     if not differing:
@@ -265,14 +289,14 @@ def compare_settings(
 def _describe_difference(
     name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], columns: Sequence[str] | None
 ) -> str:
-    """Describe how two sites differ; columns have the names that they have here."""
+    """Describe how two sites differ in one entry; columns are called what they are called here."""
     if name == "columns":
-        differing = other_columns(here, there)
+        differing = differing_columns(here, there)
         if differing is None or columns is None:
             return "different columns"
         if not differing:
-            return "the same columns in another order"
+            return "the same columns in a different order"
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        return f"column {differing[0] + 1} is {columns[differing[0]]!r} here and another one there{more}"
-    shown = readable(here.get(name, b""), there.get(name, b""))
+        return f"column {differing[0] + 1} is {columns[differing[0]]!r} here and has another name there{more}"
+    shown = as_printable(here.get(name, b""), there.get(name, b""))
     return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"different {name}"

@@ -1,4 +1,4 @@
-"""Findings of the doctor: what was found, how serious it is, and who must act."""
+"""The doctor's findings: what was found, how serious it is, and who must act."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-__all__ = ["HERE", "KEEPER", "NETWORK", "SOON", "WRITER", "Finding", "Verdict", "format_day"]
+__all__ = [
+    "AUTHORITY_OPERATOR",
+    "NETWORK_ADMINISTRATORS",
+    "NETWORK_AUTHOR",
+    "SOON",
+    "THIS_SITE",
+    "Finding",
+    "Verdict",
+    "format_day",
+]
 
 Verdict = Literal["ok", "warning", "wrong"]
 
 
 # who must act
-HERE = "this site"
-KEEPER = "the keeper of the authority"
-WRITER = "the author of network.toml"
-NETWORK = "the network administrators"
+THIS_SITE = "this site"
+AUTHORITY_OPERATOR = "the operator of the authority"
+NETWORK_AUTHOR = "the author of network.toml"
+NETWORK_ADMINISTRATORS = "the network administrators"
 
 SOON = timedelta(days=30)
-"""How long before a certificate expires the doctor begins to warn."""
+"""The doctor warns about certificates that expire within this time."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deepca._util.files import sync_folder, write_whole
+from deepca._util.files import sync_folder, write_atomic
 from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.site_file import write_site
@@ -21,12 +21,12 @@ from deepca.sites.pki.keys import new_key, write_key
 
 __all__ = ["Kit", "Kits", "make_kits"]
 
-_DATA_PLACEHOLDER = "rows.csv"  # operators replace it by their own file
+_DATA_PLACEHOLDER = "rows.csv"  # which operators replace with the name of their own file
 
 
 @dataclass(frozen=True)
 class Kit:
-    """The folder of one site; ``complete`` tells whether it contains key and certificate."""
+    """The folder of one site; ``complete`` is True if it contains a key and certificate."""
 
     site: str
     address: str | None
@@ -37,7 +37,7 @@ class Kit:
 
 @dataclass(frozen=True)
 class Kits:
-    """All that was created for a network; ``authority`` is the folder to keep secret."""
+    """Everything that was created for a network; ``authority`` is the folder to keep secret."""
 
     network: NetworkFile
     authority: Path
@@ -47,7 +47,7 @@ class Kits:
 def make_kits(
     network: Path, out: Path, *, trial: bool = False, days: int = 365, passphrase: bytes | None = None
 ) -> Kits:
-    """Create the authority and one folder per site below ``out``, or nothing at all.
+    """Create the authority and one folder per site below ``out``, or nothing if an error occurs.
 
     Parameters
     ----------
@@ -56,16 +56,16 @@ def make_kits(
     out : Path
         Where to create the folders.
     trial : bool, default False
-        Whether to create keys and certificates of all sites, too.
+        Whether to create the keys and certificates of all sites as well.
     days : int, default 365
-        How long those certificates are valid.
+        Days for which those certificates are valid.
     passphrase : bytes, optional
         Encrypts the key of the authority.
 
     Raises
     ------
     InvalidInput
-        If a file exists already; ``file`` names it.
+        If a file already exists; ``file`` names it.
     """
     found = read_network(network)
     text = network.read_bytes()  # including its comments
@@ -77,16 +77,16 @@ def make_kits(
             stage = Path(folder)
             authority = Authority.create(stage / "authority", found.name, passphrase=passphrase)
             revoked = (authority.folder / "revoked.pem").read_bytes()
-            write_whole(stage / "authority" / "network.toml", text)
+            write_atomic(stage / "authority" / "network.toml", text)
             for site in found.sites:
                 kit = stage / site.name
-                write_whole(kit / "network.toml", text)
-                write_whole(kit / "authority.pem", pem(authority.certificate))
-                write_whole(kit / "revoked.pem", revoked)
+                write_atomic(kit / "network.toml", text)
+                write_atomic(kit / "authority.pem", pem(authority.certificate))
+                write_atomic(kit / "revoked.pem", revoked)
                 write_site(kit / "site.toml", site.name, _DATA_PLACEHOLDER, edit_data=True)
                 if trial:
                     key = new_key()
-                    write_whole(kit / "site.pem", pem(authority.sign(request(site.name, found.name, key), days)))
+                    write_atomic(kit / "site.pem", pem(authority.sign(request(site.name, found.name, key), days)))
                     write_key(kit / "site.key", key)
             _move(stage, out)
     except BaseException:
@@ -115,7 +115,7 @@ def _check_free(network: NetworkFile, out: Path, *, trial: bool) -> None:
     for name in names:
         if (out / name).exists():
             raise InvalidInput(
-                f"{out / name} already exists and is not overwritten; choose another --out, or remove it",
+                f"{out / name} already exists and is not overwritten; choose another folder, or remove the file",
                 file=str(out / name),
             )
 
@@ -131,7 +131,7 @@ def _move(stage: Path, out: Path) -> None:
                     made.append(target)
             elif target.exists():
                 raise InvalidInput(
-                    f"{target} already exists and is not overwritten; choose another --out, or remove it",
+                    f"{target} already exists and is not overwritten; choose another folder, or remove the file",
                     file=str(target),
                 )
             else:
@@ -143,7 +143,7 @@ def _move(stage: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def _undo_on_error() -> Iterator[list[Path]]:
-    """Remove the files and folders in the list, the latest first, if an error occurs."""
+    """Yield a list; if an error occurs, remove the files and folders that were added to it, latest first."""
     made: list[Path] = []
     try:
         yield made

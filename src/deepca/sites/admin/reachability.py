@@ -1,9 +1,8 @@
-"""Check whether neighbours can be reached and accept this site, and listen to what their agents say.
+"""Check whether neighbours can be reached and accept this site, and listen to their agents.
 
-:func:`knock` connects with TLS and no further, which disturbs nobody. :func:`overhear` opens streams as the agent of
-this site would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this site before,
-so that a run in progress cannot mistake it for that agent after a restart. Do not use it while the agent of this site
-is running.
+:func:`knock` goes no further than TLS, so it disturbs nobody. :func:`overhear` opens streams as the agent of this site
+would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this site before, since that
+neighbour might take it for a restart of the agent. Do not use it while the agent of this site is running.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.link import Link
 from deepca.sites.transport.endpoint import peers_of
 
-__all__ = ["Heard", "Knock", "knock", "overhear"]
+__all__ = ["AddressProbe", "AgentReport", "probe_address", "query_agents"]
 
 Stage = Literal["name", "refused", "unreachable", "silent", "tls", "certificate", "welcome", "open"]
 
-_FIRST_AGENT_START = 1 << 53  # agents number their starts by the time in nanoseconds, which is larger
-_MAX_MESSAGE_BYTES = 1 << 24  # of a neighbour's message; records are far smaller
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
+_FIRST_AGENT_START = 1 << 53  # agents number their starts by the time in nanoseconds, which is above this
+_MAX_MESSAGE_BYTES = 1 << 24  # accepted from a neighbour; records are far smaller
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
 _TLS_ALERTS = {
     "UNKNOWN_CA": "it does not trust the authority that signed it",
     "CERTIFICATE_EXPIRED": "it considers it expired",
@@ -51,8 +50,8 @@ _TLS_ALERTS = {
 
 
 @dataclass(frozen=True)
-class Knock:
-    """Result of connecting to an address.
+class AddressProbe:
+    """Result of an attempt to connect to an address.
 
     Parameters
     ----------
@@ -75,8 +74,10 @@ class Knock:
     reason: str = ""
 
 
-def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, patience: float = 3.0) -> Knock:
-    """Connect to an address as far as TLS, without saying anything to the agent there.
+def probe_address(
+    address: str, expected: str, site: SiteFile, mine: Identity | None, patience: float = 3.0
+) -> AddressProbe:
+    """Connect to an address up to TLS, without opening a stream to the agent there.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, pa
     site : SiteFile
         This site.
     mine : Identity or None
-        Its credentials; None for a network without certificates.
+        This site's credentials; None for a network without certificates.
     patience : float
         Seconds to wait for each step.
     """
@@ -95,30 +96,30 @@ def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, pa
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Knock("name", f"the name {host} cannot be resolved ({error.strerror or error})")
+        return AddressProbe("name", f"the name {host} cannot be resolved ({error.strerror or error})")
     try:
         connection = socket.create_connection((host, port), patience)
     except ConnectionRefusedError:
-        return Knock("refused", f"nothing listens at {address}")
+        return AddressProbe("refused", f"nothing listens at {address}")
     except TimeoutError:
-        return Knock("unreachable", f"no answer from {address} within {patience:g} s")
+        return AddressProbe("unreachable", f"no answer from {address} within {patience:g} s")
     except OSError as error:
-        return Knock("unreachable", f"no route to {address} ({error.strerror or error})")
+        return AddressProbe("unreachable", f"no route to {address} ({error.strerror or error})")
     with connection:
         if mine is None:
-            return Knock("open")
+            return AddressProbe("open")
         try:
             secured = _context(site).wrap_socket(connection, server_hostname=expected)
         except TimeoutError:
-            return Knock("silent", f"{address} accepts the connection and then sends nothing")
+            return AddressProbe("silent", f"{address} accepts the connection but then sends nothing")
         except (OSError, ValueError) as error:
-            return Knock("tls", f"the program that listens at {address} {_explain_tls_failure(error)}")
+            return AddressProbe("tls", f"the program that listens at {address} {_explain_tls_failure(error)}")
         with secured:
             return _check_secured(secured, address, expected, mine)
 
 
-def _check_secured(secured: ssl.SSLSocket, address: str, expected: str, mine: Identity) -> Knock:
-    """Check the certificate that was presented, and whether ours is accepted."""
+def _check_secured(secured: ssl.SSLSocket, address: str, expected: str, mine: Identity) -> AddressProbe:
+    """Check the certificate that was presented, and whether that of this site is accepted."""
     presented = secured.getpeercert(binary_form=True) or b""
     owner, end = None, None
     with contextlib.suppress(ValueError):
@@ -128,27 +129,29 @@ def _check_secured(secured: ssl.SSLSocket, address: str, expected: str, mine: Id
     try:
         mine.check_peer(presented, expected)
     except Refused as error:
-        return Knock("certificate", str(error), owner, end, error.reason)
+        return AddressProbe("certificate", str(error), owner, end, error.reason)
     if secured.selected_alpn_protocol() != "h2":
         why = f"the program that listens at {address} has the right certificate, but is not an agent"
-        return Knock("tls", why, owner, end)
+        return AddressProbe("tls", why, owner, end)
     try:
         secured.sendall(_HTTP2_PREFACE)
-        answer = secured.recv(9)  # an agent that accepts us answers at once
+        answer = secured.recv(9)  # an agent that accepts the certificate answers at once
     except TimeoutError:
-        return Knock("silent", f"{address} completes the TLS handshake and then sends nothing", owner, end)
+        return AddressProbe("silent", f"{address} completes the TLS handshake but then sends nothing", owner, end)
     except OSError as error:
-        return Knock("welcome", f"it does not accept the certificate of this site: {_explain_alert(error)}", owner, end)
+        return AddressProbe(
+            "welcome", f"it does not accept the certificate of this site: {_explain_alert(error)}", owner, end
+        )
     if not answer:
         why = "it closes the connection, perhaps because it does not accept the certificate of this site; see its log"
-        return Knock("welcome", why, owner, end)
-    return Knock("open", "", owner, end)
+        return AddressProbe("welcome", why, owner, end)
+    return AddressProbe("open", "", owner, end)
 
 
 def _context(site: SiteFile) -> ssl.SSLContext:
-    """Return a context for TLS 1.3 with our certificate.
+    """Return a context for TLS 1.3 with this site's certificate.
 
-    The other certificate is checked after the handshake, to be able to report what is wrong with it.
+    The other side's certificate is checked after the handshake, so that what is wrong with it can be reported.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -162,12 +165,12 @@ def _context(site: SiteFile) -> ssl.SSLContext:
 
 
 def _explain_tls_failure(error: Exception) -> str:
-    """Describe a failed handshake, as the end of a sentence about the other side."""
+    """Describe a failed handshake in a clause whose subject is the program at the other side."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-        return "closes the connection at once; it is not an agent, or something on the way blocks TLS"
+        return "closes the connection at once; it is not an agent, or something in between blocks TLS"
     if "WRONG_VERSION_NUMBER" in reason or "UNEXPECTED" in reason or "RECORD" in reason or "HTTP" in reason:
-        return "does not speak TLS; it is not an agent, or one with plaintext = true"
+        return "does not speak TLS; it is not an agent, or is one with plaintext = true"
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason or "HANDSHAKE_FAILURE" in reason:
         return "does not speak TLS 1.3"
     if "NO_APPLICATION_PROTOCOL" in reason:
@@ -185,8 +188,8 @@ def _explain_alert(error: OSError) -> str:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What is known of a neighbour's agent.
+class AgentReport:
+    """Facts learned about a neighbour's agent.
 
     Parameters
     ----------
@@ -195,40 +198,40 @@ class Heard:
     refused : str
         Why one side refused the other; empty if neither did.
     skew : float, optional
-        Seconds by which its clock is ahead of ours.
-    same_run : bool, optional
-        Whether it belongs to the same network and run.
+        Seconds by which its clock is ahead of this site's.
+    same_network : bool, optional
+        Whether its protocol, network name and list of sites are the same as here.
     knows_us : bool
         Whether it has met an agent of this site before.
     fingerprints : mapping, optional
-        Fingerprints of all sites that it knows, by index; None if it was not asked.
+        Fingerprints of all sites that it knows, keyed by index; None if it sent no records.
     """
 
     stream: bool = False
     refused: str = ""
     skew: float | None = None
-    same_run: bool | None = None
+    same_network: bool | None = None
     knows_us: bool = False
     fingerprints: Mapping[int, Mapping[str, bytes]] | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is expected from it."""
-        return self.same_run is False or self.knows_us or self.fingerprints is not None or bool(self.refused)
+        """True if nothing more is expected from the agent."""
+        return self.same_network is False or self.knows_us or self.fingerprints is not None or bool(self.refused)
 
 
-def overhear(site: SiteFile, mine: Identity | None, run: bytes, seconds: float) -> dict[int, Heard]:
-    """Listen to the agents of the neighbours for so many seconds.
+def query_agents(site: SiteFile, mine: Identity | None, run: bytes, seconds: float) -> dict[int, AgentReport]:
+    """Listen to the neighbours' agents for at most ``seconds`` seconds.
 
     Returns
     -------
     dict
-        What is known of each, by index in the list of sites.
+        What is known about each neighbour's agent, keyed by its index in the list of sites.
 
     Raises
     ------
     InvalidInput
-        If another program uses the port of this site.
+        If this site has to listen and another program uses its port.
     """
     from deepca.sites.transport.streams import Streams, StreamTimes
 
@@ -246,29 +249,29 @@ def overhear(site: SiteFile, mine: Identity | None, run: bytes, seconds: float) 
 
 
 class _Listener:
-    """An Endpoint (see :mod:`deepca.sites.transport.streams`) that only listens."""
+    """An Endpoint (see :mod:`deepca.sites.transport.streams`) that collects what neighbours send."""
 
     def __init__(self, network: NetworkFile, peers: Sequence[int], run: bytes) -> None:
         self._sites, self._run = len(network.sites), run
         self._changed = threading.Condition()
-        self._links: dict[int, Link] = {}  # to neighbours that it answers
-        self._heard = {peer: Heard() for peer in peers}
+        self._links: dict[int, Link] = {}  # to the neighbours that get an answer
+        self._heard = {peer: AgentReport() for peer in peers}
         self.wake: Callable[[int], None] = lambda peer: None
 
     def wait(self, seconds: float) -> None:
-        """Wait until all neighbours have said what is of interest, for at most so many seconds."""
+        """Wait until nothing more is expected from any neighbour, for at most ``seconds`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: all(one.complete for one in self._heard.values()), seconds)
 
-    def heard(self) -> dict[int, Heard]:
-        """Return what is known of every neighbour."""
+    def heard(self) -> dict[int, AgentReport]:
+        """Return what is known about the agent of every neighbour."""
         with self._changed:
             return dict(self._heard)
 
     # ------------------------------------------------------------------------------------ called by the streams
 
     def opened(self, peer: int) -> None:
-        """Note a new stream."""
+        """Record a new stream."""
         with self._changed:
             self._heard[peer] = replace(self._heard[peer], stream=True, refused="")
             self._links.pop(peer, None)
@@ -279,7 +282,7 @@ class _Listener:
             self._links.pop(peer, None)
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
-        """Note why a stream was refused."""
+        """Record why a stream was refused."""
         with self._changed:
             if peer is not None:
                 self._heard[peer] = replace(self._heard[peer], refused=why)
@@ -292,7 +295,7 @@ class _Listener:
             return None if link is None else link.next_frame(time.monotonic())
 
     def received(self, peer: int, frame: wire.Frame) -> None:
-        """Take a frame from a neighbour."""
+        """Process a frame from a neighbour."""
         with self._changed:
             now = time.monotonic()
             if frame.WhichOneof("kind") == "hello" and peer not in self._links:
@@ -306,9 +309,9 @@ class _Listener:
     def _take_hello(self, peer: int, hello: wire.Hello, now: float) -> None:
         same, met = hello.run == self._run, hello.known >= _FIRST_AGENT_START
         skew = hello.clock - time.time() if hello.clock else None
-        self._heard[peer] = replace(self._heard[peer], skew=skew, same_run=same, knows_us=met)
+        self._heard[peer] = replace(self._heard[peer], skew=skew, same_network=same, knows_us=met)
         if same and not met:
-            # numbered below all starts of agents: a neighbour that meets an agent meanwhile ignores this link
+            # numbered below every start of an agent, so that a neighbour that meets the agent later ignores this link
             self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
             self._links[peer].limit = _MAX_MESSAGE_BYTES
             self._links[peer].opened(now)

@@ -1,4 +1,4 @@
-"""Check one site by itself: its data, its folders, its certificates and its port."""
+"""Check one site on its own: its data, its folders, its certificates and its port."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from deepca._util.units import size
+from deepca._util.units import plural, size
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import CertificateError, DeepcaError, InvalidInput, RevocationListError
-from deepca.sites.admin.findings import HERE, KEEPER, SOON, WRITER, Finding, format_day
-from deepca.sites.admin.reachability import knock
+from deepca.sites.admin.findings import AUTHORITY_OPERATOR, NETWORK_AUTHOR, SOON, THIS_SITE, Finding, format_day
+from deepca.sites.admin.reachability import probe_address
 from deepca.sites.config.addresses import split_address
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import load_certificate, now_utc
@@ -32,31 +32,32 @@ _MAX_COLUMNS = 5  # named in a finding, which should fit on a line
 
 
 def check_data(site: SiteFile) -> Iterator[tuple[Finding, Source | None]]:
-    """Check the file of rows, its columns, its first rows, and the number of components; yield its source, too."""
+    """Check the data file, its columns, its first rows, and the number of components; yield its source as well."""
     try:
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     except (DeepcaError, OSError) as error:
-        yield Finding("data", "wrong", str(error), HERE), None
+        yield Finding("data", "wrong", str(error), THIS_SITE), None
         return
     shown = ", ".join((source.columns or ())[:_MAX_COLUMNS]) + (", …" if source.d > _MAX_COLUMNS else "")
     found = f"{source.d} columns" + (f" ({shown})" if source.columns else ", without names")
     repeated = [name for name, count in Counter(source.columns or ()).items() if count > 1]
     if repeated:
         text = f"{site.data.name} has more than one column {repeated[0]!r}; give every column its own name"
-        yield Finding("columns", "wrong", text, HERE), None
+        yield Finding("columns", "wrong", text, THIS_SITE), None
         return
     if source.first_index is not None:
-        text = f"{found}; svmlight omits zeros, so make sure that all sites have the same number of columns"
-        yield Finding("columns", "warning", text, HERE), source
+        text = f"{found}; svmlight omits zeros, so check that all sites have the same number of columns"
+        yield Finding("columns", "warning", text, THIS_SITE), source
     else:
         yield Finding("columns", "ok", found), source
     yield _first_rows(site, source), source
     k = site.network.components
     if isinstance(k, int) and k > source.d:
         text = (
-            f"components = {k}, but {site.data.name} has {source.d} columns; add the missing columns, or ask for fewer"
+            f"components = {k}, but {site.data.name} has {source.d} columns; add the missing columns, or request fewer "
+            "components"
         )
-        yield Finding("components", "wrong", text, f"{HERE} if columns are missing, else {WRITER}"), source
+        yield Finding("components", "wrong", text, f"{THIS_SITE} if columns are missing, else {NETWORK_AUTHOR}"), source
     else:
         yield Finding("components", "ok", f"{'all' if k is None else k} of {source.d} columns"), source
 
@@ -66,9 +67,11 @@ def _first_rows(site: SiteFile, source: Source) -> Finding:
     try:
         block = next(iter(source.blocks()), None)
     except (DeepcaError, OSError) as error:
-        return Finding("rows", "wrong", str(error), HERE)
+        return Finding("rows", "wrong", str(error), THIS_SITE)
     if block is None or not block.shape[0]:
-        return Finding("rows", "wrong", f"{site.data.name} has no rows; check the file", HERE)
+        return Finding(
+            "rows", "wrong", f"{site.data.name} has no rows; add rows, or correct `data` in site.toml", THIS_SITE
+        )
     values = block if isinstance(block, np.ndarray) else block.data
     if not np.isfinite(values).all():
         dense = block if isinstance(block, np.ndarray) else block.toarray()
@@ -77,7 +80,7 @@ def _first_rows(site: SiteFile, source: Source) -> Finding:
         name = repr(source.columns[column]) if source.columns is not None else str(column)
         what = "missing" if np.isnan(dense[row, column]) else "infinite"
         text = f"row {row}, column {name} is {what} ({len(places):,} such values in the first {block.shape[0]:,} rows)"
-        return Finding("rows", "wrong", f"{text}; remove these rows, or impute the values", HERE)
+        return Finding("rows", "wrong", f"{text}; remove these rows, or impute the values", THIS_SITE)
     total = f"{source.n:,} rows" if source.n is not None else "rows"
     return Finding("rows", "ok", f"{total}; the first {block.shape[0]:,} have no missing values")
 
@@ -86,20 +89,20 @@ def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
     """Check that the model and the checkpoints can be written, and that they fit on the disk."""
     folder = site.model.parent
     if site.model.is_dir():
-        yield Finding("model", "wrong", f"model = {site.model} is a folder; write the name of a file", HERE)
+        yield Finding("model", "wrong", f"model = {site.model} is a folder; write the name of a file", THIS_SITE)
     elif why := _unwritable(folder):
         text = f"cannot write to {folder} ({why}); check its permissions, or change model in site.toml"
-        yield Finding("model", "wrong", text, HERE)
+        yield Finding("model", "wrong", text, THIS_SITE)
     else:
         there = "; the existing model will be replaced" if site.model.exists() else ""
         yield Finding("model", "ok", f"{site.model} is writable{there}")
     if not site.checkpoints:
         text = "checkpoints = false: a restarted agent starts over; set it to true to let it resume"
-        yield Finding("checkpoints", "warning", text, HERE)
+        yield Finding("checkpoints", "warning", text, THIS_SITE)
         return
     if why := _unwritable(site.state):
         text = f"cannot write to {site.state} ({why}); check its permissions, or change state in site.toml"
-        yield Finding("checkpoints", "wrong", text, HERE)
+        yield Finding("checkpoints", "wrong", text, THIS_SITE)
         return
     if source is None:
         yield Finding("checkpoints", "ok", f"{site.state} is writable")
@@ -108,15 +111,16 @@ def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
     found = f"{size(free)} free at {site.state}, and checkpoints may take {size(needed)}"
     if free < needed:
         text = f"only {found}; free some space, or change state in site.toml"
-        yield Finding("checkpoints", "wrong", text, HERE)
+        yield Finding("checkpoints", "wrong", text, THIS_SITE)
     else:
         yield Finding("checkpoints", "ok", found)
 
 
 def _needed(site: SiteFile, source: Source) -> int:
-    """Return the most bytes that checkpoints take: three of them, each with up to four arrays of message size.
+    """Return an upper bound on the bytes that checkpoints take.
 
-    Two are kept while a third is written.
+    There are at most three, since two are kept while a third is written, each with up to four arrays as large as the
+    largest message.
     """
     from deepca.sites.runtime.agent import largest_message
 
@@ -124,7 +128,7 @@ def _needed(site: SiteFile, source: Source) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that exists."""
+    """Return a folder if it exists, else the nearest folder above it that does."""
     while not folder.exists():
         folder = folder.parent
     return folder
@@ -142,8 +146,8 @@ def _unwritable(folder: Path) -> str:
 def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates | None]]:
     """Check key, authority, revocation list and certificate; yield the credentials once they are usable."""
     if site.plaintext:
-        text = "plaintext = true: no encryption and no authentication; remove it except for trials on one machine"
-        yield Finding("certificate", "warning", text, HERE), None
+        text = "plaintext = true: no encryption and no authentication; remove it except in a trial on one machine"
+        yield Finding("certificate", "warning", text, THIS_SITE), None
         return
     wrong = False
     try:
@@ -152,20 +156,20 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         yield Finding("key", "ok", f"{site.key.name} is readable only by its owner"), None
     except InvalidInput as error:
         wrong = True
-        yield Finding("key", "wrong", str(error), HERE), None
+        yield Finding("key", "wrong", str(error), THIS_SITE), None
     try:
-        authority = load_certificate(site.authority, hint="copy it from the kit that deepca init made")
+        authority = load_certificate(site.authority, hint="copy it from the kit that deepca init created")
     except InvalidInput as error:
-        yield Finding("authority", "wrong", str(error), f"{HERE}, with a new copy from {KEEPER}"), None
+        yield Finding("authority", "wrong", str(error), f"{THIS_SITE}, with a new copy from {AUTHORITY_OPERATOR}"), None
         return
     ends = authority.not_valid_after_utc
     if ends < now_utc():
         text = f"the authority expired on {format_day(ends)}; create another with deepca init"
-        yield Finding("authority", "wrong", text, KEEPER), None
+        yield Finding("authority", "wrong", text, AUTHORITY_OPERATOR), None
         return
     if ends - now_utc() < SOON:
         text = f"valid until {format_day(ends)}; create another with deepca init"
-        yield Finding("authority", "warning", text, KEEPER), None
+        yield Finding("authority", "warning", text, AUTHORITY_OPERATOR), None
     else:
         yield Finding("authority", "ok", f"valid until {format_day(ends)}"), None
     try:
@@ -174,15 +178,15 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         yield Finding("revoked list", "wrong", str(error), _blamed_for_list(error.reason)), None
         return
     except InvalidInput as error:
-        yield Finding("revoked list", "wrong", str(error), HERE), None
+        yield Finding("revoked list", "wrong", str(error), THIS_SITE), None
         return
     if revoked is None:
-        yield Finding("revoked list", "ok", "not installed, so no certificate is revoked"), None
+        yield Finding("revoked list", "ok", "not installed, so no certificate counts as revoked"), None
     elif soon_over := expiry_warning(revoked, now_utc()):
-        yield Finding("revoked list", "warning", soon_over, KEEPER), None
+        yield Finding("revoked list", "warning", soon_over, AUTHORITY_OPERATOR), None
     else:
         count = len(revoked)
-        entries = f"{count} certificate{'s' if count != 1 else ''}"
+        entries = f"{count} certificate{plural(count)}"
         text = f"number {revoked.number} with {entries}, valid until {format_day(revoked.ends)}"
         yield Finding("revoked list", "ok", text), None
     if not wrong:
@@ -192,74 +196,76 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
 def _blamed_for_list(reason: str) -> str:
     match reason:
         case "expired" | "unnumbered":
-            return f"{KEEPER} signs the next one, and {HERE} installs it"
+            return f"{AUTHORITY_OPERATOR}, who signs a new list, and {THIS_SITE}, which installs it"
         case "missing" | "older":
-            return f"{HERE}, with the newest one from {KEEPER} or from a neighbour"
-    return f"{HERE}, with a new copy from {KEEPER}"
+            return f"{THIS_SITE}, with the newest list from {AUTHORITY_OPERATOR} or from a neighbour"
+    return f"{THIS_SITE}, with a new copy from {AUTHORITY_OPERATOR}"
 
 
 def _check_own_certificate(site: SiteFile) -> tuple[Finding, Certificates | None]:
     try:
-        mine = Certificates.look(site)
+        mine = Certificates.load_read_only(site)
     except CertificateError as error:
         return Finding("certificate", "wrong", str(error), _blamed_for_certificate(error.reason)), None
     except InvalidInput as error:
-        return Finding("certificate", "wrong", str(error), HERE), None
+        return Finding("certificate", "wrong", str(error), THIS_SITE), None
     left = mine.not_after - now_utc()
     text = f"issued to {mine.site} in {mine.network}, matches its key, valid until {format_day(mine.not_after)}"
     if left < SOON:
         text += f" ({left.days} days left); request a new one with deepca join {site.path} --renew"
-        return Finding("certificate", "warning", text, f"{HERE}, and {KEEPER}"), mine
+        return Finding("certificate", "warning", text, f"{THIS_SITE}, and {AUTHORITY_OPERATOR}"), mine
     return Finding("certificate", "ok", text), mine
 
 
 def _blamed_for_certificate(reason: str) -> str:
     match reason:
         case "revoked" | "issuer":
-            return f"{KEEPER}; {HERE} requests another"
+            return f"{AUTHORITY_OPERATOR}, and {THIS_SITE}, which requests another"
         case "expired":
-            return f"{HERE} requests another, and {KEEPER} signs it"
+            return f"{THIS_SITE}, which requests another, and {AUTHORITY_OPERATOR}, who signs it"
         case "early":
-            return f"{HERE}: check its clock"
-    return HERE
+            return f"{THIS_SITE}, if its clock is wrong"
+    return THIS_SITE
 
 
 def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tuple[Finding, bool]:
-    """Check that the agent can listen; return also whether it is certain that no agent of this site is running."""
+    """Check that the agent can listen; also return whether it is certain that no agent of this site is running."""
     if site.listen is None:
         return Finding("port", "ok", "none: this site dials its neighbours and accepts no connections"), False
     host, port = split_address(site.listen, lowest=0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family) as door:
+        with socket.socket(family) as probe:
             if os.name == "posix":
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the agent does
-            door.bind((host, port))
-            door.listen()
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the agent does
+            probe.bind((host, port))
+            probe.listen()
         return Finding("port", "ok", f"{site.listen} is free; no agent of this site is running"), True
     except socket.gaierror as error:
-        return Finding(
-            "port", "wrong", f"listen = {site.listen}: {host} cannot be resolved ({error.strerror}); correct it", HERE
-        ), False
+        text = f"listen = {site.listen}: the name {host} cannot be resolved ({error.strerror}); correct it in site.toml"
+        return Finding("port", "wrong", text, THIS_SITE), False
     except OSError as error:
         code, why = error.errno, error.strerror
     if code == errno.EADDRNOTAVAIL:
         text = (
             f"listen = {site.listen}: this machine does not have the address {host}; write 0.0.0.0:{port} to listen at "
-            "all its addresses"
+            "all addresses of this machine"
         )
-        return Finding("port", "wrong", text, HERE), False
+        return Finding("port", "wrong", text, THIS_SITE), False
     if code == errno.EACCES:
-        text = f"listen = {site.listen}: this user is not allowed to listen there; choose a port above 1023"
-        return Finding("port", "wrong", text, HERE), False
+        text = f"listen = {site.listen}: this user is not allowed to listen at that port; choose one above 1023"
+        return Finding("port", "wrong", text, THIS_SITE), False
     if code != errno.EADDRINUSE:
-        return Finding("port", "wrong", f"listen = {site.listen}: {why}; choose another address", HERE), False
+        return Finding("port", "wrong", f"listen = {site.listen}: {why}; choose another address", THIS_SITE), False
     if mine is None:
-        text = f"{site.listen} is in use; check that the agent of this site uses it, not another program"
-        return Finding("port", "warning", text, HERE), False
+        text = f"{site.listen} is in use; check that the program that uses it is the agent of this site"
+        return Finding("port", "warning", text, THIS_SITE), False
     inside = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    found = knock(f"{inside}:{port}", site.site, site, mine, patience)
+    found = probe_address(f"{inside}:{port}", site.site, site, mine, patience)
     if found.owner == site.site:
         return Finding("port", "ok", f"{site.listen} is in use by the agent of this site, which is running"), False
-    text = f"{site.listen} is in use by another program; stop it, or change listen in site.toml (and the address)"
-    return Finding("port", "wrong", text, HERE), False
+    text = (
+        f"{site.listen} is in use by another program; stop it, or change listen in site.toml and the address in "
+        "network.toml"
+    )
+    return Finding("port", "wrong", text, THIS_SITE), False

@@ -1,4 +1,4 @@
-"""One agent of a trial network: its process, its log and how it ended."""
+"""Follow one agent of a trial network: its process, its log and how it ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from deepca.sites.admin.trial_setup import Share
 
-__all__ = ["AgentExit", "Sight", "TrialAgent", "agent_command"]
+__all__ = ["AgentExit", "AgentSnapshot", "TrialAgent", "agent_command"]
 
-_MAX_LOG_LINES = 6  # last lines to show of an agent that ended without a result
+_MAX_LOG_LINES = 6  # lines shown from the end of the log of an agent that ended without a result
 _CODES_WITH_RESULT = {0, 1, 4}  # exit codes after which there may be a model; see deepca.cli.commands.agent
 _FINAL_EVENTS = ("failed", "unfinished", "stopped")  # they say why the agent ended; its standard error adds nothing
 _STATES = {
@@ -26,17 +26,17 @@ _STATES = {
 
 
 @dataclass(frozen=True)
-class Sight:
+class AgentSnapshot:
     """State of an agent as seen from outside.
 
     Parameters
     ----------
     site : str
-        Its site.
+        Name of its site.
     rows : int or None
         Number of its rows, if known.
     state : str
-        What it is doing, in a word.
+        What it is doing, in one or two words.
     text : str
         Last line of its log.
     iteration : int or None
@@ -60,7 +60,7 @@ class AgentExit:
     Parameters
     ----------
     site : str
-        Its site.
+        Name of its site.
     rows : int or None
         Number of its rows, if known.
     code : int
@@ -95,7 +95,7 @@ def agent_command(site: Path, log: Path) -> list[str]:
 
 @dataclass
 class TrialAgent:
-    """A running agent, and what its log says so far."""
+    """A running agent, and what its log has said so far."""
 
     share: Share
     folder: Path
@@ -126,12 +126,12 @@ class TrialAgent:
         return self.folder / "model.npz"
 
     @property
-    def holds(self) -> bool:
-        """Whether it has ended with a result."""
+    def has_result(self) -> bool:
+        """True if it has ended with a result."""
         return self.process.returncode in _CODES_WITH_RESULT and self.model.exists()
 
     def read_log(self) -> None:
-        """Read what is new in the log."""
+        """Update state, text and iteration from the lines added to the log since the last call."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._read)
@@ -155,29 +155,32 @@ class TrialAgent:
             self.iteration = known["iteration"]
         self.error = str(known.get("error", self.error))
         if self.state == "finished":
-            return  # other agents leaving the run is of no interest any more
+            return  # that other agents leave the run no longer matters
         self.state, self.text = _STATES.get(event, self.state), str(record.get("text", ""))
         self.lines = [*self.lines, f"{event.replace('_', ' ')}: {self.text}"][-_MAX_LOG_LINES:]
 
-    def sight(self) -> Sight:
-        """Return its state as seen from outside."""
+    def snapshot(self) -> AgentSnapshot:
+        """Return the state of the agent as seen from outside."""
         code = self.process.returncode
         state = self.state
         if code is not None:
-            state = {0: "finished", 1: "not usable" if self.holds else "failed", 3: "unfinished", 4: "left out"}.get(
-                code, "failed"
-            )
-            state = "stopped" if self.stopped and not self.holds else "killed" if code < 0 else state
-        return Sight(self.share.site, self.share.rows, state, self.text, self.iteration, code)
+            state = {
+                0: "finished",
+                1: "not usable" if self.has_result else "failed",
+                3: "unfinished",
+                4: "left out",
+            }.get(code, "failed")
+            state = "stopped" if self.stopped and not self.has_result else "killed" if code < 0 else state
+        return AgentSnapshot(self.share.site, self.share.rows, state, self.text, self.iteration, code)
 
     def ended(self) -> AgentExit:
-        """Return how it ended."""
+        """Return how the agent ended."""
         explained = any(line.startswith(_FINAL_EVENTS) for line in self.lines[-1:])
         return AgentExit(
             self.share.site,
             self.share.rows,
             self.process.returncode,
-            self.model if self.holds else None,
+            self.model if self.has_result else None,
             (*self.lines, *([] if explained else self._last_errors())),
             self.stopped,
             self.first,

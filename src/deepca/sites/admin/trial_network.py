@@ -1,4 +1,4 @@
-"""Run a whole network on one machine, for trials: one process per site, loopback, temporary certificates."""
+"""Run a whole network on one machine, for trials: one process per site, loopback addresses, own certificates."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.machine import usable_cores
 from deepca.errors import AddressInUse, NetworkError
-from deepca.sites.admin.trial_agent import AgentExit, Sight, TrialAgent, agent_command
-from deepca.sites.admin.trial_setup import Share, lay_out, move_ports
+from deepca.sites.admin.trial_agent import AgentExit, AgentSnapshot, TrialAgent, agent_command
+from deepca.sites.admin.trial_setup import Share, create_kits, move_ports
 from deepca.sites.config.network_file import NetworkFile
 
-__all__ = ["TrialOutcome", "keep_models", "run_cluster"]
+__all__ = ["TrialOutcome", "keep_models", "run_trial"]
 
-_POLL_INTERVAL = 0.15  # seconds between two looks at the processes
+_POLL_INTERVAL = 0.15  # seconds between checks of the processes
 GRACE = 3.0  # seconds for the other agents to end by themselves once the run cannot succeed any more
 TIME_TO_STOP = 5.0  # seconds between terminating an agent and killing it
-BEYOND_DEADLINE = 20.0  # seconds after the agents' own deadline at which those still running are stopped
+BEYOND_DEADLINE = 20.0  # seconds after the agents' own deadline until those still running are stopped
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -55,13 +55,13 @@ class TrialOutcome:
 # -------------------------------------------------------------------------------------------------------- the processes
 
 
-def run_cluster(
+def run_trial(
     shares: Sequence[Share],
     network: NetworkFile,
     folder: Path,
     *,
     deadline: float = 3600.0,
-    watch: Callable[[Sequence[Sight]], None] = lambda sights: None,
+    watch: Callable[[Sequence[AgentSnapshot]], None] = lambda sights: None,
     command: Callable[[Path, Path], list[str]] = agent_command,
 ) -> TrialOutcome:
     """Start an agent for every share, wait until all have ended, and check that their results are the same.
@@ -79,7 +79,7 @@ def run_cluster(
     deadline : float
         Deadline of every agent, in seconds; the trial does not take much longer.
     watch : callable, optional
-        Called with the state of all agents, several times per second.
+        Called with the state of all agents, several times a second.
     command : callable, optional
         Returns the command that starts an agent.
 
@@ -89,17 +89,17 @@ def run_cluster(
         If the model files differ.
     """
     began = time.monotonic()
-    lay_out(network, shares, folder, deadline)
+    create_kits(network, shares, folder, deadline)
     agents = _run(shares, network, folder, deadline, watch, command)
-    if any(agent.error == AddressInUse.__name__ for agent in agents):  # another program took one of the ports meanwhile
+    if any(agent.error == AddressInUse.__name__ for agent in agents):  # another program took a port
         agents = _run(shares, move_ports(network, folder), folder, deadline, watch, command)
     models = {agent.site: agent.model.read_bytes() for agent in agents if agent.model is not None}
     prints = {site: hashlib.sha256(content).hexdigest() for site, content in models.items()}
     if len({*prints.values()}) > 1:
         shown = ", ".join(f"{site} {print_[:16]}" for site, print_ in prints.items())
         raise NetworkError(
-            f"the sites ended with different model files: {shown} (SHA-256); none is kept. This is a fault of deepca: "
-            "report it with the logs"
+            f"the sites ended with different model files: {shown} (SHA-256); none is kept. This is a bug in "
+            "deepca; report it with the logs"
         )
     content = next(iter(models.values()), None)
     return TrialOutcome(
@@ -112,7 +112,7 @@ def run_cluster(
 
 
 def _exit_code(agents: Sequence[AgentExit], *, any_result: bool) -> int:
-    """Return one exit code for all agents: that of the first one that failed, if any did."""
+    """Return one exit code for all agents: that of the first that failed, if any did."""
     codes = {agent.code for agent in agents}
     if codes == {0}:
         return 0
@@ -127,7 +127,7 @@ def _run(
     network: NetworkFile,
     folder: Path,
     deadline: float,
-    watch: Callable[[Sequence[Sight]], None],
+    watch: Callable[[Sequence[AgentSnapshot]], None],
     command: Callable[[Path, Path], list[str]],
 ) -> tuple[AgentExit, ...]:
     with _started(shares, folder, command) as agents:
@@ -137,9 +137,9 @@ def _run(
             alive = [agent for agent in agents if agent.process.poll() is None]
             for agent in agents:
                 agent.read_log()
-            watch([agent.sight() for agent in agents])
+            watch([agent.snapshot() for agent in agents])
             now = time.monotonic()
-            failed = [agent for agent in agents if agent not in alive and not agent.holds]
+            failed = [agent for agent in agents if agent not in alive and not agent.has_result]
             if failed and not any(agent.first for agent in agents):
                 failed[0].first = True
             if not alive:
@@ -159,7 +159,7 @@ def _run(
 
 
 def _can_continue(network: NetworkFile, agents: Sequence[TrialAgent], failed: Sequence[TrialAgent]) -> bool:
-    """Tell whether the others can reach a result without the agents that failed."""
+    """Return whether the remaining agents can reach a result without those that failed."""
     begun = any(agent.state in ("running", "gathering", "finished") for agent in agents)
     return network.on_loss == "shrink" and begun and 2 * (len(agents) - len(failed)) > len(agents)
 
@@ -210,5 +210,5 @@ def keep_models(outcome: TrialOutcome, out: Path) -> dict[str, Path]:
     """Write every site's model file as ``out/<site>/model.npz``, and return these paths by site."""
     places = {agent.site: out / agent.site / "model.npz" for agent in outcome.agents if agent.model is not None}
     for place in places.values():
-        write_whole(place, outcome.content or b"")
+        write_atomic(place, outcome.content or b"")
     return places

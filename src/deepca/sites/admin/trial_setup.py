@@ -1,4 +1,4 @@
-"""Set up a trial network: its rows, kits and ports."""
+"""Set up a trial network: allocate rows to sites, create kits and choose ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from deepca.data.allocation import in_equal_shares
+from deepca.data.allocation import split_equally
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import Source
@@ -26,10 +26,10 @@ from deepca.sites.config.addresses import is_site_name
 from deepca.sites.config.network_file import RESERVED_NAMES, NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import write_site
 
-__all__ = ["Share", "deal", "describe", "free_ports", "lay_out", "move_ports"]
+__all__ = ["Share", "allocate_rows", "create_kits", "free_ports", "move_ports", "trial_network"]
 
 _LOWEST_PORT = 10_240  # common services use lower ones
-_LOWEST_DIAL_PORT = 32_768  # of the ports that Linux gives to outgoing connections, unless configured otherwise
+_LOWEST_DIAL_PORT = 32_768  # the first that Linux uses for outgoing connections by default
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Share:
     dataset: str | None = None
 
 
-def deal(
+def allocate_rows(
     files: Sequence[Path],
     agents: int | None,
     folder: Path,
@@ -63,7 +63,7 @@ def deal(
     agents : int or None
         Number of agents for equal shares; None for one file each.
     folder : Path
-        Where to write shares.
+        Where to write the shares.
     label_column : str, optional
         Column to exclude (labels, identifiers).
     dataset : str, optional
@@ -80,7 +80,7 @@ def deal(
         if agents < 1:
             raise ParameterError("--agents", agents, "a whole number of at least 1")
         folder.mkdir(parents=True, exist_ok=True)
-        parts = in_equal_shares([spool(source, folder) for source in alike], agents)
+        parts = split_equally([spool(source, folder) for source in alike], agents)
         return tuple(
             Share(name, _write(source, folder / name), source.n)
             for name, source in zip(_numbered_sites(agents), parts, strict=True)
@@ -95,7 +95,7 @@ def deal(
 
 
 def _site_names(files: Sequence[Path]) -> list[str]:
-    """Derive names of sites from files; number the sites if that gives no usable and distinct names."""
+    """Derive site names from file names; number the sites if those names are unusable or not distinct."""
     names = [re.sub("[^a-z0-9]+", "-", file.name.split(".")[0].lower()).strip("-") for file in files]
     usable = len({*names}) == len(names) and all(
         is_site_name(name) and name not in (*RESERVED_NAMES, "kits") for name in names
@@ -108,7 +108,7 @@ def _numbered_sites(count: int) -> list[str]:
 
 
 def _write(source: Source, folder: Path) -> Path:
-    """Write the rows of a source to a file with the names of its columns."""
+    """Write the rows and column names of a source to a file, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if source.columns is None and source.is_sparse:
         path = folder / "rows.npz"
@@ -125,34 +125,34 @@ def _write(source: Source, folder: Path) -> Path:
     return path
 
 
-def describe(shares: Sequence[Share], **options: Any) -> NetworkFile:
-    """Return the network of these sites, at free ports of 127.0.0.1; ``options`` are fields of NetworkFile."""
+def trial_network(shares: Sequence[Share], **options: Any) -> NetworkFile:
+    """Return a network of these sites, at free ports of 127.0.0.1; ``options`` are further fields of NetworkFile."""
     ports = free_ports(len(shares))
     sites = tuple(SiteEntry(share.site, f"127.0.0.1:{port}") for share, port in zip(shares, ports, strict=True))
     return NetworkFile(sites=sites, **options)
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that are not in use, preferably outside the range that the system gives to outgoing connections."""
+    """Find ports that are not in use, preferably outside the range that the system uses for outgoing connections."""
     highest = _LOWEST_DIAL_PORT
     with contextlib.suppress(OSError, ValueError):
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     found: list[int] = []
-    chance = random.SystemRandom()
+    rng = random.SystemRandom()
     with contextlib.ExitStack() as held:
         for attempt in range(50 * count):
             if len(found) == count:
                 return found
             low = attempt < 40 * count and highest > 2 * _LOWEST_PORT
-            tried = chance.randrange(_LOWEST_PORT, highest) if low else 0
-            door = held.enter_context(socket.socket())
+            tried = rng.randrange(_LOWEST_PORT, highest) if low else 0
+            probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                door.bind(("127.0.0.1", tried))
-                found.append(door.getsockname()[1])
+                probe.bind(("127.0.0.1", tried))
+                found.append(probe.getsockname()[1])
     raise InvalidInput(f"fewer than {count} ports of 127.0.0.1 are free; stop other programs, or use fewer sites")
 
 
-def lay_out(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:
+def create_kits(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:
     """Create complete kits for all sites."""
     from deepca.sites.admin.kits import make_kits
 
@@ -171,7 +171,7 @@ def lay_out(network: NetworkFile, shares: Sequence[Share], folder: Path, deadlin
 
 
 def move_ports(network: NetworkFile, folder: Path) -> NetworkFile:
-    """Move the sites to other ports, and return the network; certificates do not contain ports."""
+    """Move the sites to other free ports, and return the network; certificates stay valid, as they contain no ports."""
     ports = free_ports(len(network.sites))
     sites = tuple(replace(site, address=f"127.0.0.1:{port}") for site, port in zip(network.sites, ports, strict=True))
     moved = replace(network, sites=sites)

@@ -1,4 +1,4 @@
-"""Check names of sites and networks, and the addresses at which sites listen."""
+"""Validate the names of sites and networks, and the addresses at which sites listen."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from deepca.errors import InvalidInput
 
 __all__ = ["is_loopback", "is_network_name", "is_site_name", "split_address"]
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-_HOST = re.compile(
+_SITE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NETWORK_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_HOST_NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
 )
 
@@ -22,36 +22,36 @@ def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     Parameters
     ----------
     address : str
-        The address as written.
+        Address to split.
     lowest : int, default 1
         Smallest port accepted.
 
     Raises
     ------
     InvalidInput
-        If it is malformed; ``parameter`` is "address" and ``value`` the address.
+        If the address is malformed; ``parameter`` is "address" and ``value`` the address.
     """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
-        raise _malformed(address, "write host:port, such as north.example.org:7400")
+        raise _malformed(address, "expected host:port, such as north.example.org:7400")
     if not lowest <= int(port) <= 65535:
-        raise _malformed(address, f"port {port} is outside {lowest} to 65535")
+        raise _malformed(address, f"port {port} is not between {lowest} and 65535; choose one that is")
     if bracketed or ":" in host:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise _malformed(address, f"{host!r} is not an IPv6 address; write one as in [2001:db8::1]:7400") from None
+            raise _malformed(address, f"{host!r} is not an IPv6 address; write one like [2001:db8::1]:7400") from None
         if not bracketed:
-            raise _malformed(address, f"write an IPv6 address in brackets, [{host}]:{port}")
-    elif not _HOST.fullmatch(host):
+            raise _malformed(address, f"an IPv6 address needs brackets; write [{host}]:{port}")
+    elif not _HOST_NAME.fullmatch(host):
         raise _malformed(address, f"{host!r} is not a host name; write host:port, such as north.example.org:7400")
     elif re.fullmatch("[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            raise _malformed(address, f"{host!r} is not an IPv4 address; write one as in 192.0.2.1:7400") from None
+            raise _malformed(address, f"{host!r} is not an IPv4 address; write one like 192.0.2.1:7400") from None
     return host, int(port)
 
 
@@ -60,17 +60,17 @@ def _malformed(address: str, advice: str) -> InvalidInput:
 
 
 def is_site_name(text: str) -> bool:
-    """Tell whether a site can have this name: a DNS label of lowercase letters, digits and hyphens."""
-    return _LABEL.fullmatch(text) is not None
+    """Return whether a text is a valid site name: a DNS label of lowercase letters, digits and hyphens."""
+    return _SITE_NAME.fullmatch(text) is not None
 
 
 def is_network_name(text: str) -> bool:
-    """Tell whether a network or a run can have this name."""
-    return _NAME.fullmatch(text) is not None
+    """Return whether a text is a valid name of a network or run: up to 64 letters, digits and ``._-``."""
+    return _NETWORK_NAME.fullmatch(text) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
+    """Return whether a host is a loopback address: 127.0.0.0/8, ::1 or localhost."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

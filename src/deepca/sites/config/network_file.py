@@ -29,21 +29,21 @@ import numpy as np
 from scipy.sparse import csgraph
 
 from deepca import topology as topologies
-from deepca._util.files import write_whole
-from deepca._util.validation import Whole, check
+from deepca._util.files import write_atomic
+from deepca._util.validation import Integer, check
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.network.compression import Messages
 from deepca.sites.config.addresses import is_network_name
 from deepca.sites.config.site_entries import RESERVED_NAMES, SiteEntry, check_sites
-from deepca.sites.config.toml import COMPONENTS, TomlTable, as_toml, duration_text, join_names, load_toml, suggestion
+from deepca.sites.config.toml import COMPONENTS, TomlTable, as_toml, duration_text, load_toml, suggestion
 from deepca.sites.config.toml_lines import Keys
 from deepca.topology.graph import Topology
 
 __all__ = ["EXAMPLE", "RESERVED_NAMES", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
 
 OnLoss = Literal["wait", "shrink"]
-"""What to do when a site has been silent for longer than ``patience``."""
+"""Reaction when a site has been silent for longer than ``patience``."""
 
 _NETWORK_KEYS = (
     "name",
@@ -63,14 +63,14 @@ _NETWORK_KEYS = (
     "checkpoint_every",
     "sites",
 )
-_SETTING_KEYS = {"n_components": "components", "tol": "tolerance"}  # settings whose key has another name
+_SETTING_KEYS = {"n_components": "components", "tol": "tolerance"}  # settings that have a different key in network.toml
 
 EXAMPLE = """\
 # The network. This file is the same at all sites.
 name = "three-hospitals"
-run = "1"                     # a new name is a new run
+run = "1"                     # change the name to start a new run
 components = 4                # a number; or a share of variance such as 0.95; or "all"
-topology = "ring"             # who talks to whom (see deepca topology); or list the links:
+topology = "ring"             # which sites are neighbours (see deepca topology); or list the links:
 # edges = [["north", "south"], ["south", "west"]]
 
 # tolerance = 1e-10           # largest tangent of the angle to accept at any site
@@ -78,11 +78,11 @@ topology = "ring"             # who talks to whom (see deepca topology); or list
 # scale = false               # divide columns by their common standard deviation
 # algorithm = "auto"
 # messages = "float64"        # precision of gossip messages: float64, float32 or float16
-# seed = 0                    # of the starting point and of random topologies
+# seed = 0                    # for the starting point and random topologies
 # max_iter = 10000
-# on_loss = "wait"            # for a lost site; or "shrink": a majority continues without it
+# on_loss = "wait"            # wait for a lost site; or "shrink": a majority continues without it
 # patience = "60s"            # how long a neighbour may be silent before it counts as lost
-# checkpoint_every = 10       # iterations
+# checkpoint_every = 10       # iterations between checkpoints
 
 [[sites]]
 name = "north"                # lowercase letters, digits and hyphens
@@ -93,7 +93,7 @@ name = "south"
 address = "south.example.org:7400"
 
 [[sites]]
-name = "west"                 # no address: it accepts no connections and dials its neighbours itself
+name = "west"                 # no address: accepts no connections, and dials its neighbours
 """
 """A ``network.toml`` with every key; those commented out have their defaults."""
 
@@ -111,7 +111,7 @@ class NetworkFile:
     components : int, float or None
         Number of components; or, in (0, 1), the share of variance to explain; or None for all.
     run : str
-        Name of the run; another name starts another run.
+        Name of the run; changing it starts a new run.
     tolerance, center, scale, algorithm, messages, seed, max_iter
         Settings of the fit, see :class:`~deepca.decomposition.settings.Settings`.
     topology_name : str, optional
@@ -156,11 +156,11 @@ class NetworkFile:
                 raise ParameterError(key, text, "use up to 64 letters, digits, hyphens, dots and underscores")
         check_sites(self.sites)
         for key, least in (("max_iter", 1), ("checkpoint_every", 1), ("seed", 0)):
-            check(key, getattr(self, key), Whole(least))
+            check(key, getattr(self, key), Integer(least))
         if not 0.0 < self.patience < math.inf:
             raise ParameterError("patience", self.patience, "a positive number of seconds, such as 60")
         if self.on_loss not in get_args(OnLoss):
-            raise ParameterError("on_loss", self.on_loss, f"choose {join_names(get_args(OnLoss))}")
+            raise ParameterError("on_loss", self.on_loss, f"choose {' or '.join(get_args(OnLoss))}")
         check_settings(self.settings)
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
@@ -177,7 +177,7 @@ class NetworkFile:
         m = len(self.sites)
         if self.edges is not None and self.topology_name is not None:
             raise InvalidInput(
-                "both topology and edges say who talks to whom; remove one of them",
+                "both topology and edges say which sites are neighbours; remove one of them",
                 parameter="edges",
                 value=self.edges,
             )
@@ -200,10 +200,10 @@ class NetworkFile:
             found = topologies.from_name(name, len(self.sites), seed=self.seed)
         except InvalidInput as error:
             raise TopologyError(f"topology = {name!r}: {error}", parameter="topology", value=name) from None
-        if not found.stays:
+        if not found.static_undirected:
             raise TopologyError(
-                f"topology = {name!r}: links between sites must be permanent and go both ways; choose another one, "
-                'such as "ring" or "random-regular:4"',
+                f"topology = {name!r} has links that change or go one way, but links between sites must be permanent "
+                'and go both ways; choose another topology, such as "ring" or "random-regular:4"',
                 parameter="topology",
                 value=name,
             )
@@ -235,7 +235,7 @@ class NetworkFile:
         Raises
         ------
         InvalidInput
-            If the network lacks that site; ``parameter`` is "site" and ``value`` the name.
+            If the network has no site of that name; ``parameter`` is "site" and ``value`` the name.
         """
         names = [site.name for site in self.sites]
         if name not in names:
@@ -249,7 +249,7 @@ class NetworkFile:
         return tuple(sorted(self.topology.neighbors(self.index(name))))
 
     def dials(self, i: int, j: int) -> bool:
-        """Tell whether site i dials its neighbour j: the site without an address does, else the earlier one."""
+        """Return whether site i dials its neighbour j: a site without an address dials, else the one listed first."""
         here, there = self.sites[i].address, self.sites[j].address
         if (here is None) != (there is None):
             return here is None
@@ -259,7 +259,7 @@ class NetworkFile:
     def digest(self) -> bytes:
         """SHA-256 digest of everything that must be the same at all sites; addresses may differ.
 
-        It covers the links rather than the name of the topology: other versions may draw random ones differently.
+        It covers the links, not the topology's name, from which other versions of networkx may draw another graph.
         """
         content = {
             "format": 1,
@@ -282,7 +282,7 @@ class NetworkFile:
         return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).digest()
 
     def _end(self, name: str) -> int:
-        """Return the index of a site that ``edges`` names."""
+        """Return the index of a site named in ``edges``."""
         try:
             return self.index(name)
         except InvalidInput as error:
@@ -304,8 +304,8 @@ class NetworkFile:
             groups = tuple(tuple(self.sites[i].name for i in np.flatnonzero(label == part)) for part in range(count))
             shown = ", ".join("{" + ", ".join(group) + "}" for group in groups)
             raise DisconnectedError(
-                f"edges: the sites fall into {count} groups without a link between them: {shown}; add links that join "
-                "them",
+                f"edges: the sites fall into {count} groups without a link between them: {shown}; add links to "
+                "connect them",
                 parameter="edges",
                 value=groups,
             )
@@ -383,4 +383,4 @@ def write_network(path: Path, network: NetworkFile) -> None:
     for site in network.sites:
         text += f"\n[[sites]]\nname = {as_toml(site.name)}\n"
         text += "" if site.address is None else f"address = {as_toml(site.address)}\n"
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())

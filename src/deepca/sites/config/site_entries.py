@@ -1,4 +1,4 @@
-"""The entries ``[[sites]]`` of ``network.toml``."""
+"""Check the ``[[sites]]`` entries of ``network.toml``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from deepca.sites.config.addresses import is_site_name, split_address
 
 __all__ = ["RESERVED_NAMES", "SiteEntry", "check_sites"]
 
-RESERVED_NAMES = ("authority", "revoked", "site")  # of files and folders in kits and next to them
+RESERVED_NAMES = ("authority", "revoked", "site")
+"""Names that no site may have: its folder or its ``<name>.pem`` would collide with files of the kits."""
 
 
 @dataclass(frozen=True)
 class SiteEntry:
-    """A site as the others know it.
+    """A site as listed in ``network.toml``.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ class SiteEntry:
 
 
 def check_sites(sites: Sequence[SiteEntry]) -> None:
-    """Raise InvalidInput unless there are sites, with names and addresses that can be used and differ.
+    """Raise InvalidInput unless there is at least one site, and all names and addresses are valid and distinct.
 
     The error has the index of the site as ``agent``, and "name" or "address" as ``parameter``.
     """
@@ -63,9 +64,9 @@ def check_sites(sites: Sequence[SiteEntry]) -> None:
 
 
 def _name_advice(name: str, taken: set[str]) -> str:
-    """Return what is wrong with the name of a site and what to do; empty if it can be used."""
+    """Return what to do about an invalid or repeated site name, or an empty string if the name is valid."""
     if not is_site_name(name):
         return "use up to 63 lowercase letters, digits and hyphens, without a hyphen at either end"
     if name in RESERVED_NAMES:
-        return "this name is reserved for files of kits; choose another one"
-    return "another site has this name; give each site its own" if name in taken else ""
+        return "this name is reserved for files in kits; choose another name"
+    return "another site has this name; give each site its own name" if name in taken else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback, split_address
 from deepca.sites.config.network_file import NetworkFile, read_network
@@ -43,7 +43,7 @@ class SiteFile:
     network : NetworkFile
         The network that it belongs to.
     data : Path
-        File with its rows.
+        File with the rows of this site.
     label_column : str, optional
         Column to exclude (labels, identifiers).
     dataset : str, optional
@@ -57,13 +57,13 @@ class SiteFile:
     deadline : float
         Seconds after which the run ends as unfinished.
     checkpoints : bool
-        Whether a restarted agent can resume.
+        Whether to write checkpoints, from which a restarted agent can resume.
     authority, certificate, key : Path
         Certificate of the authority, certificate of this site, and its private key.
     revoked : Path
-        List of revoked certificates; need not exist.
+        Revocation list; need not exist.
     plaintext : bool
-        Whether to connect without certificates; all addresses are loopback addresses then.
+        Whether to connect without certificates; all addresses must then be loopback addresses.
     """
 
     path: Path
@@ -95,7 +95,7 @@ class SiteFile:
 
 
 def read_site(path: Path) -> SiteFile:
-    """Read and check ``site.toml`` and the network that it names; files of rows and certificates are not opened.
+    """Read and check ``site.toml`` and the ``network.toml`` that it names, but open no rows or certificates.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def read_site(path: Path) -> SiteFile:
 
 
 def _listen(table: TomlTable, given: str | None, address: str | None) -> str | None:
-    """Return where to listen: as given, or at the port of the address; None without either."""
+    """Return where to listen: at ``listen`` if given, else at the port of the site's address; None without either."""
     if given is not None:
         try:
             split_address(given, lowest=0)
@@ -158,7 +158,7 @@ def _listen(table: TomlTable, given: str | None, address: str | None) -> str | N
         return None
     host, port = split_address(address)
     if is_loopback(host):
-        return address  # nobody outside this machine could reach more
+        return address  # only this machine can reach it, so listening on all interfaces would gain nothing
     return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
 
 
@@ -169,7 +169,7 @@ def _check_site(found: SiteFile, table: TomlTable, security: TomlTable) -> None:
     if found.model == found.data:
         raise table.error(
             "data",
-            "model and data are the same file, whose rows would be overwritten; write another file name for model",
+            "model and data name the same file, so the result would overwrite the rows; choose another name for model",
             value=found.data.name,
         )
     if not found.plaintext:
@@ -179,7 +179,7 @@ def _check_site(found: SiteFile, table: TomlTable, security: TomlTable) -> None:
         if address is not None and not is_loopback(split_address(address, lowest=0)[0]):
             raise security.error(
                 "plaintext",
-                f"plaintext = true requires loopback addresses, and {what} is {address}; use 127.0.0.1 everywhere for "
+                f"plaintext = true requires loopback addresses, but {what} is {address}; use 127.0.0.1 everywhere for "
                 "a trial on one machine, or certificates (deepca join)",
                 value=address,
             )
@@ -204,11 +204,11 @@ def write_site(
     site : str
         Name of the site.
     data : str
-        File with its rows, absolute or relative to the folder of ``path``.
+        File with the rows of the site, absolute or relative to the folder of ``path``.
     label_column, dataset : str, optional
         As in :class:`SiteFile`.
     deadline : float
-        Seconds.
+        Seconds after which the run ends as unfinished.
     edit_data : bool
         Whether ``data`` is a placeholder that the operator has to replace.
     """
@@ -227,13 +227,13 @@ def write_site(
         + line("dataset", dataset, "array to read from an .npz or HDF5 file", example="X")
         + line("model", "model.npz", "where to write the result")
         + line("state", "state", "folder for checkpoints")
-        + line("listen", None, "default: the port of this site's address", example="0.0.0.0:7400")
+        + line("listen", None, "where to listen; default: the port of this site's address", example="0.0.0.0:7400")
         + line("deadline", duration_text(deadline), "the run ends as unfinished after this time")
         + line("checkpoints", True, "whether a restarted agent can resume")
         + "\n[security]\n"
         + line("authority", "authority.pem", "certificate of the authority that signs for this network")
         + line("certificate", "site.pem", "certificate of this site, signed by the authority")
         + line("key", "site.key", "private key; it never leaves this site")
-        + line("revoked", "revoked.pem", "list of revoked certificates; need not exist")
+        + line("revoked", "revoked.pem", "revocation list; need not exist")
     )
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())

@@ -1,4 +1,4 @@
-"""Read TOML with errors that name file, line and key, and what to write instead; durations with their units."""
+"""Read and write TOML, with errors that name the file, the line, the key, and what to write instead."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __all__ = [
 ]
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_MAX_NAMES = 20  # shown in an error; more would bury the rest of it
+_MAX_NAMES = 20  # listed in an error; more would bury the rest of it
 _MAX_VALUE_CHARACTERS = 60  # of a value shown in an error
 _REQUIRED: Any = object()
 
 COMPONENTS = 'a whole number of at least 1, a share of variance below 1 such as 0.95, or "all"'
-"""What the key ``components`` accepts."""
+"""Values that the key ``components`` accepts."""
 
 
 def duration(text: str) -> float:
-    """Return ``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` in seconds.
+    """Convert a duration such as ``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` to seconds.
 
     Raises
     ------
     ParameterError
-        If the text is not a number and its unit, or not positive.
+        If the text is not a positive number followed by a unit.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text)
     if found is None or found[2] not in _UNITS:
@@ -57,7 +57,7 @@ def duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Write seconds in the largest unit that makes a whole number; :func:`duration` reads it back."""
+    """Format seconds in the largest unit that gives a whole number; the inverse of :func:`duration`."""
     for unit in ("d", "h", "min", "s"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0.0:
             return f"{int(seconds // _UNITS[unit])}{unit}"
@@ -76,11 +76,11 @@ class TomlFile:
     values: dict[str, Any]
 
     def error(self, keys: Keys, message: str, *, value: object = None) -> InvalidInput:
-        """Return an error about the value at ``keys``, with file, line and key in front of the message and as facts."""
+        """Return an error about the value at ``keys``, with the file, line and key as attributes."""
         return self.located(InvalidInput(message, parameter=str(keys[-1]), value=value), keys)
 
     def located(self, error: InvalidInput, keys: Keys) -> InvalidInput:
-        """Return an error about the value at ``keys`` with its place in this file in front and as facts."""
+        """Return a copy of an error about the value at ``keys``, with file and line in its message and attributes."""
         file, line = str(self.path), find_line(self.text, keys)
         if isinstance(error, ParameterError):
             key = str(keys[-1]) if keys else error.parameter
@@ -128,14 +128,14 @@ def load_toml(path: Path) -> TomlFile:
 
 
 class TomlTable:
-    """A table of a TOML file, read by key and type; unknown keys and wrong types raise errors that say where.
+    """A table of a TOML file, whose values are read by key and checked for their type.
 
     Parameters
     ----------
     file : TomlFile
         The file.
     known : sequence of str
-        All keys that the table may have.
+        Keys that the table may have.
     keys : tuple of str and int
         Keys and indices that lead to the table; empty for the whole file.
 
@@ -156,7 +156,7 @@ class TomlTable:
 
     @property
     def _inside(self) -> str:
-        """The table, for messages."""
+        """The table's place as the end of a clause, such as " in [security]"; empty for the top level."""
         if not self._keys:
             return ""
         if isinstance(self._keys[-1], int):
@@ -164,7 +164,7 @@ class TomlTable:
         return f" in [{self._keys[0]}]"
 
     def error(self, key: str, message: str, *, value: object = None) -> InvalidInput:
-        """Return an error about one key of this table, with file, line, key and value as facts."""
+        """Return an error about one key of this table, with file, line, key and value as attributes."""
         return self._file.error((*self._keys, key), message, value=value)
 
     def _wrong(self, key: str, value: object, words: str) -> InvalidInput:
@@ -208,20 +208,20 @@ class TomlTable:
             raise self._file.located(error, (*self._keys, key)) from None
 
     def components(self, key: str) -> int | float | None:
-        """Return how many components, or the share of variance to explain; None for "all"."""
+        """Return the number of components, or the share of variance to explain; None for "all"."""
         value = self._get(key, (int, float, str), COMPONENTS, _REQUIRED)
         if isinstance(value, str) and value != "all":
             raise self._wrong(key, value, COMPONENTS)
         return None if isinstance(value, str) else cast("int | float", value)
 
     def table(self, key: str, known: Sequence[str]) -> TomlTable:
-        """Return a table in this one, empty if the file has none; ``known`` are the keys that it may have."""
+        """Return a subtable, empty if the file lacks it; ``known`` lists the keys that it may have."""
         self._get(key, dict, f"a table: a line [{key}] with its keys below", {})
         return TomlTable(self._file, known, (*self._keys, key))
 
     def tables(self, key: str, known: Sequence[str]) -> list[TomlTable]:
-        """Return an array of tables; ``known`` are the keys that each may have."""
-        words = f"one [[{key}]] for each of them"
+        """Return an array of tables; ``known`` lists the keys that each may have."""
+        words = f"one [[{key}]] table for each entry"
         value = self._get(key, list, words, [])
         if not all(isinstance(entry, dict) for entry in value):
             raise self._wrong(key, value, words)
@@ -240,13 +240,13 @@ class TomlTable:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """Return the known name that was probably meant, or else all known names, as the end of an error message."""
+    """Return the end of an error message about an unknown name: the closest known name, or else all of them."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"use one of {join_names(known)}"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names with commas."""
+    """Join names with commas, leaving out those beyond the first ``_MAX_NAMES``."""
     shown = ", ".join(names[:_MAX_NAMES])
     return f"{shown}, …" if len(names) > _MAX_NAMES else shown
 
@@ -257,9 +257,9 @@ def _shorten(value: object) -> str:
 
 
 def as_toml(value: object) -> str:
-    """Write a value as TOML."""
+    """Format a value as TOML."""
     if isinstance(value, str):
-        # U+007F is the one character that JSON leaves as it is and TOML forbids; beyond U+FFFF JSON writes two halves
+        # JSON leaves U+007F unescaped, which TOML forbids; ensure_ascii would write surrogate pairs, which TOML lacks
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"

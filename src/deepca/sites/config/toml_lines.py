@@ -1,8 +1,8 @@
 """Find the line of a value in a TOML file, which ``tomllib`` does not report.
 
 A TOML file is a sequence of statements (``key = value``, ``[table]``, ``[[array]]``), each of which is valid by itself
-and begins on a line of its own. Statements are told apart by parsing them, so that strings and lists over several lines
-count as one.
+and begins on a line of its own. Where a statement ends is found by parsing, so that a string or list that spans lines
+counts as one statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_STATEMENT_LINES = 1000  # longer than any list of edges in use; bounds the 
 
 
 def find_line(text: str, keys: Keys) -> int | None:
-    """Return the line at which a value, or else the innermost table around it, begins.
+    """Return the line where a value begins or, if it is missing, where the innermost table around it begins.
 
     Parameters
     ----------
@@ -52,10 +52,10 @@ def find_line(text: str, keys: Keys) -> int | None:
 
 
 def find_syntax_error(text: str) -> int | None:
-    """Return the line, from 1, of the first statement of an invalid TOML document that cannot stand there."""
+    """Return the line, counted from 1, of the first statement that makes a TOML document invalid."""
     lines = _lines(text)
     starts = [line for line, _ in _statements(lines)]
-    valid, invalid = 0, len(starts)  # of the prefixes of this many statements; a statement may contradict earlier ones
+    valid, invalid = 0, len(starts)  # bisect the number of leading statements: one may contradict those before it
     ends = [*starts[1:], len(lines) + 1]
     while valid < invalid:
         middle = (valid + invalid) // 2
@@ -67,7 +67,7 @@ def find_syntax_error(text: str) -> int | None:
 
 
 def _lines(text: str) -> list[str]:
-    """Split a document into lines as TOML does; other separators of lines may stand in strings."""
+    """Split a document into lines as TOML does, since ``str.splitlines`` also splits at characters within strings."""
     return text.replace("\r\n", "\n").split("\n")
 
 
@@ -96,7 +96,7 @@ def _parse(text: str) -> dict[str, Any] | None:
 
 
 def _header(statement: dict[str, Any], entries: dict[Keys, int]) -> Keys:
-    """Return the keys of the table that a header opens; ``entries`` counts those of each array of tables so far."""
+    """Return the keys of the table that a header opens, and update ``entries``, the last index of each array."""
     keys: Keys = ()
     node: Any = statement
     while node:
@@ -110,7 +110,7 @@ def _header(statement: dict[str, Any], entries: dict[Keys, int]) -> Keys:
 
 
 def _matched(node: Any, keys: Keys) -> int:
-    """Return how many of the keys lead somewhere from this node."""
+    """Return how many of the keys, from the first on, exist below a node."""
     for count, key in enumerate(keys):
         if isinstance(key, int):
             there = isinstance(node, list) and key < len(node)

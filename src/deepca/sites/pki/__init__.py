@@ -1,1 +1,1 @@
-"""Establish who is who: keys, certificates of sites, the authority that signs them, and its revocations."""
+"""Authenticate sites: keys, certificates, the authority that signs them, and its revocation lists."""

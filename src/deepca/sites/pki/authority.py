@@ -1,8 +1,8 @@
-"""A private authority, which signs the certificates of one network's sites and its revocation lists.
+"""The certificate authority of one network, which signs its sites' certificates and its revocation lists.
 
-It is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, all certificates and the number of the last
-revocation list; ``revoked.pem``, that list; ``ledger.jsonl``, one line for everything that was ever signed. Each key is
-signed once, so that a certificate that replaces another one always comes with a new key.
+An authority is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, a record of all certificates and of
+the number of the last revocation list; ``revoked.pem``, that list; and ``ledger.jsonl``, one line for everything ever
+signed. It signs each key only once, so a certificate that replaces another one always has a new key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deepca._util.files import alone, write_whole
+from deepca._util.files import exclusive_lock, write_atomic
 from deepca.errors import InvalidInput, ParameterError, RevocationListError
 from deepca.sites.pki.certificates import (
     SKEW,
@@ -51,13 +51,13 @@ class Issued:
     serial : str
         Serial number, in hexadecimal.
     site : str
-        The site that it names.
+        Name of the site.
     key : str
         Fingerprint of the public key, in hexadecimal.
     not_before, not_after : str
         Validity, as ISO 8601.
     revoked : str, optional
-        When it was revoked, as ISO 8601.
+        When it was revoked, as ISO 8601; None if it was not.
     """
 
     serial: str
@@ -68,7 +68,7 @@ class Issued:
     revoked: str | None = None
 
     def valid(self, now: datetime) -> bool:
-        """Tell whether it has neither expired nor been revoked."""
+        """Return whether the certificate has neither expired nor been revoked."""
         return self.revoked is None and datetime.fromisoformat(self.not_after) > now
 
 
@@ -81,9 +81,9 @@ def load_own_certificate(folder: Path) -> x509.Certificate:
     """Load the certificate of the authority in a folder."""
     if not folder.is_dir():
         raise InvalidInput(
-            f"{folder}: no such folder; give the folder authority that deepca init made", file=str(folder)
+            f"{folder}: no such folder; give the authority folder that deepca init created", file=str(folder)
         )
-    return load_certificate(folder / "authority.pem", hint="give the folder authority that deepca init made")
+    return load_certificate(folder / "authority.pem", hint="give the authority folder that deepca init created")
 
 
 def network_of(certificate: x509.Certificate) -> str:
@@ -92,7 +92,7 @@ def network_of(certificate: x509.Certificate) -> str:
 
 
 def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
-    """Return the site and the key of a request.
+    """Check a certificate request, and return its site and its public key.
 
     Raises
     ------
@@ -106,17 +106,18 @@ def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[st
         genuine = csr.is_signature_valid
     except UNREADABLE:
         raise InvalidInput(
-            "the request does not name one site, or its key is not for ECDSA on P-256; create it with deepca join",
+            "the request does not name exactly one site, or its key is not for ECDSA on P-256; create another at the "
+            "site with deepca join",
             parameter="request",
         ) from None
     if not genuine:
         raise InvalidInput(
-            f"the request of {site} is not signed with its own key; create another with deepca join",
+            f"the request of {site} is not signed with its own key; create another at the site with deepca join",
             parameter="signature",
         )
     if its_network != network:
         raise InvalidInput(
-            f"the request of {site} is for the network {its_network}, and this authority signs for {network}; send it "
+            f"the request of {site} is for the network {its_network}, but this authority signs for {network}; send it "
             f"to the authority of {its_network}",
             parameter="network",
             value=its_network,
@@ -126,7 +127,7 @@ def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[st
 
 @dataclass(frozen=True)
 class Authority:
-    """The authority of one network; its key is in memory."""
+    """The authority of one network, with its private key in memory."""
 
     folder: Path
     certificate: x509.Certificate
@@ -136,11 +137,11 @@ class Authority:
     def create(
         cls, folder: Path, network: str, *, passphrase: bytes | None = None, now: datetime | None = None
     ) -> Authority:
-        """Create an authority for ten years, with an empty revocation list; the passphrase encrypts its key."""
+        """Create an authority for ten years, with an empty revocation list; ``passphrase`` encrypts its key."""
         for name in ("authority.pem", "authority.key", "issued.json"):
             if (folder / name).exists():
                 raise InvalidInput(
-                    f"{folder / name}: there already is an authority, which is not replaced; choose another folder",
+                    f"{folder / name}: an authority already exists here and is not replaced; choose another folder",
                     file=str(folder / name),
                 )
         now = now or now_utc()
@@ -162,25 +163,25 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         created = cls(folder, certificate, key)
         write_key(folder / "authority.key", key, passphrase)
-        write_whole(folder / "authority.pem", pem(certificate))
-        created._remember([], 0)
+        write_atomic(folder / "authority.pem", pem(certificate))
+        created._write_state([], 0)
         created.reissue(now=now)
         return created
 
     @classmethod
     def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
-        """Load the authority in a folder; the passphrase is that of its key, if it is encrypted."""
+        """Load the authority in a folder; ``passphrase`` decrypts its key, if it is encrypted."""
         certificate = load_own_certificate(folder)
         key = load_key(folder / "authority.key", passphrase)
         if fingerprint(key) != fingerprint(certificate):
             raise InvalidInput(
-                f"{folder}: authority.key is not the key of authority.pem; restore both from a copy", file=str(folder)
+                f"{folder}: authority.key is not the key of authority.pem; restore both from a backup", file=str(folder)
             )
         return cls(folder, certificate, key)
 
     @property
     def network(self) -> str:
-        """Name of the network that it signs for."""
+        """Name of the network that this authority signs for."""
         return network_of(self.certificate)
 
     def issued(self) -> tuple[Issued, ...]:
@@ -188,7 +189,7 @@ class Authority:
         return read_issued(self.folder)
 
     def revocations(self) -> RevocationList | None:
-        """Return the revocation list in its folder; None if sites cannot use it."""
+        """Return the revocation list in the authority's folder; None if it is missing or sites could not use it."""
         try:
             return load_list(self.folder / "revoked.pem", self.certificate)
         except RevocationListError:
@@ -202,8 +203,8 @@ class Authority:
         """Issue a certificate for the site that the request names, valid no longer than the authority itself."""
         now = now or now_utc()
         site, public = check_request(csr, self.network)
-        end = self._end(days, now)
-        with alone(self.folder):  # so that no record of a certificate is lost
+        end = self._expiry(days, now)
+        with exclusive_lock(self.folder):  # a concurrent command must not overwrite this record
             issued, number = _read_state(self.folder)
             self._check_new(fingerprint(csr), issued)
             signed = self._certificate(site, public, end, now)
@@ -215,13 +216,13 @@ class Authority:
                 signed.not_valid_after_utc.isoformat(),
             )
             # recorded before anybody has it: a certificate without a record could not be revoked
-            self._remember([*issued, one], number)
+            self._write_state([*issued, one], number)
             facts = {"site": site, "serial": one.serial, "fingerprint": one.key}
-            self._record("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
+            self._add_to_ledger("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
         return signed
 
     def _check_new(self, key: str, issued: list[Issued]) -> None:
-        """Raise InvalidInput for a key that was signed before."""
+        """Raise InvalidInput if a key was signed before or is the authority's own."""
         for one in issued:
             if one.key == key:
                 raise InvalidInput(
@@ -233,7 +234,7 @@ class Authority:
                 )
         if key == fingerprint(self.certificate):
             raise InvalidInput(
-                "the key in this request is that of the authority itself; create another at the site with deepca join",
+                "the key in this request is the authority's own; create another request at the site with deepca join",
                 parameter="key",
                 value=key,
             )
@@ -262,31 +263,31 @@ class Authority:
     # ----------------------------------------------------------------------------------------------------- revocation
 
     def revoke(self, which: str, *, days: int = LIST_DAYS, now: datetime | None = None) -> tuple[Issued, ...]:
-        """Revoke certificates and sign the next revocation list.
+        """Revoke certificates, and sign the next revocation list.
 
         Parameters
         ----------
         which : str
-            A site, all of whose certificates are revoked, or the serial number of one certificate.
+            Name of a site, to revoke all its certificates, or the serial number of one certificate.
         days : int
-            How long the list is valid.
+            Days for which the list is valid.
         now : datetime, optional
             The current time, for tests.
 
         Returns
         -------
         tuple of Issued
-            Those that were not revoked before.
+            The newly revoked certificates.
         """
         now = now or now_utc()
-        with alone(self.folder):  # so that no record of a certificate is lost
+        with exclusive_lock(self.folder):  # a concurrent command must not overwrite this record
             issued, number = _read_state(self.folder)
             chosen = [one for one in issued if one.site == which]
             chosen = chosen or [one for one in issued if one.serial == which.lower().replace(":", "").lstrip("0")]
             if not chosen:
-                known = ", ".join(sorted({one.site for one in issued})) or "no site"
+                known = ", ".join(sorted({one.site for one in issued})) or "none"
                 raise InvalidInput(
-                    f"no certificate was issued to {which!r}; there are certificates of {known}",
+                    f"no certificate matches {which!r}; give its serial number, or a site that has one: {known}",
                     parameter="revoke",
                     value=which,
                 )
@@ -294,26 +295,26 @@ class Authority:
             serials = {one.serial: one for one in newly}
             self._next_list([serials.get(one.serial, one) for one in issued], number, days, now)
             for one in newly:
-                self._record("revoked", now, site=one.site, serial=one.serial)
+                self._add_to_ledger("revoked", now, site=one.site, serial=one.serial)
         return newly
 
     def reissue(self, days: int = LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
-        """Sign the next revocation list with the same entries, valid for so many days."""
-        with alone(self.folder):
+        """Sign the next revocation list with the same entries, valid for ``days`` days."""
+        with exclusive_lock(self.folder):
             return self._next_list(*_read_state(self.folder), days, now or now_utc())
 
     def up_to_date_list(self, *, now: datetime | None = None) -> RevocationList:
-        """Return the list to hand out; sign the next one first if it is missing or past half its time."""
+        """Return the revocation list to hand out, newly signed if it is missing or past half its lifetime."""
         now, found = now or now_utc(), self.revocations()
         if found is not None and found.ends - now > timedelta(days=LIST_DAYS / 2):
             return found
         return self.reissue(now=now)
 
     def _next_list(self, issued: list[Issued], number: int, days: int, now: datetime) -> RevocationList:
-        end = self._end(days, now)
+        end = self._expiry(days, now)
         dates = {int(one.serial, 16): datetime.fromisoformat(one.revoked) for one in issued if one.revoked is not None}
         number, earlier = self._earlier_list(number)
-        # before lists were counted in issued.json, the number of a list was that of its entries
+        # before issued.json counted lists, the number of a list was its number of entries
         number = 1 + max(number, len(dates))
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -327,14 +328,14 @@ class Authority:
             entry = x509.RevokedCertificateBuilder().serial_number(serial)
             builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
         content = pem(builder.sign(self.key, hashes.SHA256()))
-        self._remember(issued, number)  # before anybody has the list, so that no number is used twice
-        self._record("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
+        self._write_state(issued, number)  # before anybody has the list, so that no number is ever used twice
+        self._add_to_ledger("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
         path = self.folder / "revoked.pem"
-        write_whole(path, content)
+        write_atomic(path, content)
         return parse_list(content, self.certificate, path)
 
     def _earlier_list(self, number: int) -> tuple[int, dict[int, datetime]]:
-        """Return the highest number so far and the entries of the list in the folder, which may lack a number."""
+        """Return the highest list number so far and the entries of the list in the folder, even if it has no number."""
         if (known := self.revocations()) is not None:
             number = max(number, known.number)
         try:
@@ -347,9 +348,9 @@ class Authority:
 
     # ---------------------------------------------------------------------------------------------------------- files
 
-    def _end(self, days: int, now: datetime) -> datetime:
+    def _expiry(self, days: int, now: datetime) -> datetime:
         if days < 1:
-            raise ParameterError("days", days, "a certificate or revocation list is valid for at least 1 day")
+            raise ParameterError("days", days, "a certificate or revocation list must be valid for at least 1 day")
         end = min(now + timedelta(days=min(days, _AUTHORITY_DAYS)), self.certificate.not_valid_after_utc)
         if end <= now:
             raise InvalidInput(
@@ -362,11 +363,11 @@ class Authority:
     def _identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
 
-    def _remember(self, issued: list[Issued], number: int) -> None:
+    def _write_state(self, issued: list[Issued], number: int) -> None:
         text = json.dumps({"issued": [asdict(one) for one in issued], "list": number}, indent=2)
-        write_whole(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
+        write_atomic(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
 
-    def _record(self, event: str, now: datetime, **facts: object) -> None:
+    def _add_to_ledger(self, event: str, now: datetime, **facts: object) -> None:
         """Append a line to the ledger, which is never rewritten."""
         line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
         handle = os.open(self.folder / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -378,16 +379,16 @@ class Authority:
 
 
 def _read_state(folder: Path) -> tuple[list[Issued], int]:
-    """Return the certificates issued and the number of the last list; 0 if an earlier version did not count them."""
+    """Return all certificates issued and the number of the last list, 0 if an earlier version wrote the file."""
     path = folder / "issued.json"
     try:
-        state = json.loads(read_content(path, "restore it from a copy"))
+        state = json.loads(read_content(path, "restore it from a backup"))
         return [Issued(**entry) for entry in state["issued"]], int(state.get("list", 0))
     except (ValueError, TypeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(
-            f"{path}: damaged; restore this record of the certificates issued from a copy",
+            f"{path}: damaged; restore this record of all issued certificates from a backup",
             file=str(path),
             parameter="issued",
         ) from None

@@ -1,4 +1,4 @@
-"""Build, read and check certificate requests and certificates of sites.
+"""Build, read and check the certificates of sites, and the requests for them.
 
 A certificate names its site twice: as a DNS name, which TLS checks, and as ``deepca:<network>/<site>``. Keys are
 created at the site and stay there; the authority (:mod:`deepca.sites.pki.authority`) only sees requests.
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 SKEW = timedelta(minutes=5)
-"""Largest difference between the clocks of sites that certificates allow for."""
+"""Tolerated clock difference: certificates become valid this long before they are signed."""
 _URI_PREFIX = "deepca:"
 _UNREADABLE_NAMES = (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
@@ -55,7 +55,7 @@ def request(site: str, network: str, key: Key) -> x509.CertificateSigningRequest
 
 
 def site_of(named: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str, str]:
-    """Return the network and the site that a certificate or request names; raise ValueError if it is ambiguous."""
+    """Return the network and site that a certificate or request names; raise ValueError unless it names exactly one."""
     try:
         names = named.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
@@ -99,7 +99,7 @@ def parse_certificate(content: bytes, path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificates(content)[0]
     except UNREADABLE:
         raise InvalidInput(
-            f"{path}: this is not a certificate, or it is damaged; ask the keeper of the authority for it again",
+            f"{path}: this is not a certificate, or it is damaged; ask the operator of the authority for it again",
             file=str(path),
             parameter="certificate",
         ) from None
@@ -118,7 +118,7 @@ def read_content(path: Path, hint: str = "") -> bytes:
 
 
 def subject_name(name: str, network: str) -> x509.Name:
-    """Build the subject of a certificate."""
+    """Build the subject name of a certificate or request."""
     return x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, network), x509.NameAttribute(NameOID.COMMON_NAME, name)]
     )
@@ -131,7 +131,7 @@ def alternative_names(site: str, network: str) -> x509.SubjectAlternativeName:
 
 
 def key_usage(*, authority: bool) -> x509.KeyUsage:
-    """Build the usage of a key: signing certificates and revocation lists, or taking part in runs."""
+    """Build the key-usage extension: an authority signs certificates and lists, a site signs data."""
     return x509.KeyUsage(
         digital_signature=not authority,
         key_cert_sign=authority,
@@ -167,11 +167,11 @@ def check_peer(
     *,
     now: datetime | None = None,
 ) -> None:
-    """Raise :class:`Refused` unless this is a valid certificate (DER) of the expected site of this network."""
+    """Raise :class:`Refused` unless a certificate (DER) is valid and names the expected site of this network."""
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
     except UNREADABLE:
-        raise Refused(f"{expected_site} presented something other than a certificate", reason="unreadable") from None
+        raise Refused(f"{expected_site} presented data that is not a certificate", reason="unreadable") from None
     check_certificate(certificate, expected_site, network, authority, revocations, now or now_utc())
 
 
@@ -192,10 +192,11 @@ def check_certificate(
     except (*UNREADABLE, InvalidSignature):
         raise Refused(f"{shown} is not signed by the authority of {network}", reason="issuer") from None
     if now > end:
-        raise Refused(f"{shown} expired on {format_time(end)}; it is {format_time(now)} here", reason="expired")
+        raise Refused(f"{shown} expired on {format_time(end)}; the time here is {format_time(now)}", reason="expired")
     if now < begin:
         raise Refused(
-            f"{shown} is not valid before {format_time(begin)}; it is {format_time(now)} here, if this clock is right",
+            f"{shown} is not valid before {format_time(begin)}; the time here is {format_time(now)}, if the "
+            "clock is right",
             reason="early",
         )
     try:
@@ -213,14 +214,15 @@ def check_certificate(
         raise Refused(why, reason="revoked")
     if revocations.expired(now):
         raise Refused(
-            f"{shown} may have been revoked: revocation list {revocations.number} here expired on "
-            f"{format_time(revocations.ends)}; the keeper of the authority signs the next one (deepca join --reissue)",
+            f"{shown} may have been revoked, and revocation list {revocations.number} at this site expired on "
+            f"{format_time(revocations.ends)}; the operator of the authority has to sign a new list "
+            "(deepca join --reissue)",
             reason="list expired",
         )
 
 
 def verify_signature(certificate_der: bytes, signature: bytes, data: bytes) -> bool:
-    """Tell whether ``data`` was signed with the key of this certificate (DER), by ECDSA with SHA-256."""
+    """Return whether ``data`` was signed with the key of this certificate (DER), by ECDSA with SHA-256."""
     try:
         public = public_key(x509.load_der_x509_certificate(certificate_der))
         public.verify(signature, data, ec.ECDSA(hashes.SHA256()))

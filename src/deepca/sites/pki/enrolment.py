@@ -1,9 +1,9 @@
 """Enrol sites in a network, renew their certificates and revoke them.
 
-A site creates a request (`ask`); the keeper of the authority examines it (`examine_request`), compares its fingerprint
-with the one that the site sees, and signs it (`sign_request`); the site installs the certificate (`install`). Its key
-never leaves the site. Every certificate comes with the newest revocation list, which can also be installed on its own
-(`install_list`).
+A site creates a request (`ask`). The operator of the authority examines it (`examine_request`), compares its
+fingerprint with the one that the site reports, and signs it (`sign_request`). The site installs the certificate
+(`install`); its key never leaves the site. Every certificate comes with the newest revocation list, which can also be
+installed on its own (`install_list`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from deepca._util.files import sync_folder, write_whole
+from deepca._util.files import sync_folder, write_atomic
 from deepca.errors import CertificateError, EnrolmentError, InvalidInput, Refused, RevocationListError
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import SiteFile, read_site
@@ -61,7 +61,7 @@ _LIST_HEADER = b"-----BEGIN X509 CRL-----"
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that waits to be signed; ``fresh`` tells whether its key was created just now."""
+    """A request that the authority has yet to sign; ``fresh`` is True if its key is new."""
 
     site: str
     request: Path
@@ -72,31 +72,31 @@ class Asked:
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A request as the keeper sees it; ``valid`` are the valid certificates that the site already has."""
+    """A request to review before signing it; ``valid`` lists the valid certificates that the site already has."""
 
     site: str
     network: str
     fingerprint: str
     valid: tuple[Issued, ...]
 
-    def check(self, expected: str, *, renewal: bool) -> None:
-        """Raise EnrolmentError unless the fingerprint is as expected and the site lacks a valid certificate.
+    def check(self, expected: str, *, renew: bool) -> None:
+        """Raise EnrolmentError if the fingerprint is not the expected one or the site already has a valid certificate.
 
-        With ``renewal`` the site may have one.
+        With ``renew``, the site may already have one.
         """
         if self.fingerprint != expected:
             raise EnrolmentError(
-                f"the fingerprint of this request of {self.site} is {self.fingerprint}, not {expected}; nothing was "
-                "signed. Somebody may have replaced the request: ask the site for it again",
+                f"the request of {self.site} has the fingerprint {self.fingerprint}, not {expected}; nothing was "
+                f"signed. Somebody may have replaced the request: ask the operator of {self.site} for it again",
                 reason="fingerprint",
                 site=self.site,
                 fingerprint=self.fingerprint,
             )
-        if self.valid and not renewal:
+        if self.valid and not renew:
             last = self.valid[-1]
             raise EnrolmentError(
-                f"{self.site} has a certificate that is valid until {last.not_after[:10]} (serial {last.serial}); "
-                "add --renew if the site asked for a renewal; if it did not, somebody else is asking in its name",
+                f"{self.site} already has a certificate, valid until {last.not_after[:10]} (serial {last.serial}); "
+                "give renew=True if its operator asked for it; if not, do not sign: somebody else asks in its name",
                 reason="certificate exists",
                 site=self.site,
                 fingerprint=self.fingerprint,
@@ -117,7 +117,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed certificate; ``renewed`` tells whether a new key replaced the old one."""
+    """An installed certificate; ``renewed`` is True if a new key replaced the old one."""
 
     site: str
     certificate: Path
@@ -127,7 +127,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class InstalledList:
-    """An installed revocation list; ``replaced`` tells whether there was another one."""
+    """An installed revocation list; ``replaced`` is True if it replaced another one."""
 
     site: str
     path: Path
@@ -148,9 +148,9 @@ class Revoked:
 
 
 def ask(path: Path, *, renew: bool = False) -> Asked:
-    """Create a key at its site, and a request for a certificate in ``request.csr`` next to ``site.toml``.
+    """Create a site's key, and its certificate request in ``request.csr`` next to ``site.toml``.
 
-    A key that is already waiting for its certificate is used again, so that a certificate on its way remains useful.
+    A key that still waits for its certificate is reused, so that a certificate already on its way can be installed.
 
     Parameters
     ----------
@@ -163,8 +163,8 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
     if not renew and site.certificate.exists():
         until = load_certificate(site.certificate).not_valid_after_utc
         raise InvalidInput(
-            f"{site.site} has a certificate until {until:%Y-%m-%d}; to request another, run deepca join {site.path} "
-            "--renew",
+            f"{site.site} already has a certificate, valid until {until:%Y-%m-%d}; to request another, run deepca join "
+            f"{site.path} --renew",
             file=str(site.certificate),
             parameter="certificate",
         )
@@ -175,7 +175,7 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
     if fresh:
         write_key(place, key)
     try:
-        write_whole(file, pem(request(site.site, site.network.name, key)))
+        write_atomic(file, pem(request(site.site, site.network.name, key)))
     except BaseException:
         if fresh:
             place.unlink(missing_ok=True)
@@ -184,10 +184,10 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
 
 
 def install(path: Path, certificate: Path) -> Installed:
-    """Install a certificate and the key that was created for it; a running agent notices both.
+    """Install a certificate and the key that was created for it; a running agent starts to use them.
 
-    The change takes effect when the certificate gets its final name: the old key and certificate are in use before,
-    and the new ones after, even if the process is interrupted before the key has its final name, too.
+    The change takes effect when the certificate file is replaced: until then the old key and certificate are in use,
+    from then on the new ones, even if the process is interrupted before the key file is replaced as well.
     """
     site = _read_site(path)
     content = read_content(certificate)
@@ -200,19 +200,19 @@ def install(path: Path, certificate: Path) -> Installed:
         check_peer(found.public_bytes(Encoding.DER), site.site, site.network.name, authority, revoked)
     except Refused as error:
         raise CertificateError(
-            f"{certificate}: {error}; ask the keeper of the authority for another certificate", reason=error.reason
+            f"{certificate}: {error}; ask the operator of the authority for another certificate", reason=error.reason
         ) from None
     wanted = fingerprint(found)
     waiting = pending_key_path(site.key)
     renewed = waiting.exists() and fingerprint(load_key(waiting)) == wanted
     if not renewed and not (site.key.exists() and fingerprint(load_key(site.key)) == wanted):
         raise InvalidInput(
-            f"{certificate}: this certificate is not for the key {site.key}; create the request at this site, with "
+            f"{certificate}: this certificate is not for the key {site.key}; create the request at this site with "
             f"deepca join {site.path}",
             file=str(certificate),
             parameter="key",
         )
-    write_whole(site.certificate, pem(found))
+    write_atomic(site.certificate, pem(found))
     if renewed:
         waiting.replace(site.key)
         sync_folder(site.key.parent)
@@ -230,8 +230,8 @@ def install_list(path: Path, file: Path) -> InstalledList:
     found = parse_list(read_content(file), authority, file)
     if found.expired(now_utc()):
         raise RevocationListError(
-            f"{file}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the keeper of the authority "
-            "signs the next one with deepca join --reissue",
+            f"{file}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the operator of the "
+            "authority has to sign a new one (deepca join --reissue)",
             reason="expired",
             path=str(file),
             number=found.number,
@@ -239,8 +239,8 @@ def install_list(path: Path, file: Path) -> InstalledList:
     seen = max(SeenLists.of(site, authority).number(), _installed_number(site, authority))
     if found.number < seen:
         raise RevocationListError(
-            f"{file}: this is revocation list {found.number}, and this site has seen number {seen}; ask the keeper of "
-            "the authority for the newest",
+            f"{file}: this is revocation list {found.number}, but this site has already seen number {seen}; ask the "
+            "operator of the authority for the newest list",
             reason="older",
             path=str(file),
             number=found.number,
@@ -252,15 +252,15 @@ def install_list(path: Path, file: Path) -> InstalledList:
 
 
 def _install_if_newest(site: SiteFile, authority: x509.Certificate, found: RevocationList) -> None:
-    """Install a list if it is the newest; a running agent may have received a newer one."""
+    """Install a list unless a newer one is known: a running agent may have received one in the meantime."""
     seen = SeenLists.of(site, authority)
     if found.number >= max(seen.number(), _installed_number(site, authority)):
-        write_whole(site.revoked, found.pem)
+        write_atomic(site.revoked, found.pem)
         seen.note(found.number)
 
 
 def _installed_number(site: SiteFile, authority: x509.Certificate) -> int:
-    """Return the number of the installed list; 0 without a usable one."""
+    """Return the number of the installed list; 0 if it is missing or unusable."""
     try:
         there = load_list(site.revoked, authority)
     except RevocationListError:
@@ -273,7 +273,7 @@ def _read_site(path: Path) -> SiteFile:
     site = read_site(path)
     if site.plaintext:
         raise InvalidInput(
-            f"{site.path}: plaintext = true, so this site does not use certificates; remove it to join with one",
+            f"{site.path}: plaintext = true, so this site does not use certificates; remove that line to use them",
             file=str(site.path),
             parameter="plaintext",
             value=True,
@@ -281,11 +281,11 @@ def _read_site(path: Path) -> SiteFile:
     return site
 
 
-# ----------------------------------------------------------------------------------------------------------- the keeper
+# -------------------------------------------------------------------------------------------------------- the authority
 
 
 def examine_request(path: Path, authority: Path) -> PendingRequest:
-    """Read a request for the keeper to decide on; raise InvalidInput if it cannot be signed anyway."""
+    """Read a request for review before it is signed; raise InvalidInput if it could not be signed."""
     return _read_request(path, authority)[0]
 
 
@@ -307,70 +307,70 @@ def sign_request(
     authority: Path,
     *,
     expected: str,
-    renewal: bool = False,
+    renew: bool = False,
     days: int = 365,
     passphrase: bytes | None = None,
 ) -> Signed:
-    """Sign a request, and write the certificate with the newest revocation list next to it as ``<site>.pem``.
+    """Sign a request, and write the certificate and the newest revocation list to ``<site>.pem`` next to it.
 
-    The fingerprint must be the ``expected`` one, which the site has told the keeper. Only with ``renewal`` may the site
-    already have a valid certificate.
+    The request must have the ``expected`` fingerprint, which the operator of the site confirms over another channel. If
+    the site already has a valid certificate, ``renew`` must be True.
 
     Raises
     ------
     EnrolmentError
         If the fingerprint differs, the site already has a certificate, or the passphrase is wrong.
     """
-    found, csr = _read_request(path, authority)  # only once: what is compared must be what is signed
-    found.check(expected, renewal=renewal)
-    keeper = Authority.load(authority, passphrase)
+    found, csr = _read_request(path, authority)  # read once: the request compared is the one signed
+    found.check(expected, renew=renew)
+    signer = Authority.load(authority, passphrase)
     out = path.parent / f"{found.site}.pem"
     if out.exists():
         _check_replaceable(out, found.site)
     probe = out.with_name(f".{out.name}.probe")
-    write_whole(probe, b"")  # a key is signed only once, so find out before signing whether the folder is writable
+    write_atomic(probe, b"")  # a key is signed only once, so check that the folder is writable first
     probe.unlink()
     try:
-        signed = keeper.sign(csr, days)
+        signed = signer.sign(csr, days)
     except InvalidInput as error:
         raise _about_file(error, path) from None
-    revoked = keeper.up_to_date_list()
-    write_whole(out, pem(signed) + revoked.pem)
+    revoked = signer.up_to_date_list()
+    write_atomic(out, pem(signed) + revoked.pem)
     return Signed(
         found.site, f"{signed.serial_number:x}", out, fingerprint(signed), signed.not_valid_after_utc, revoked
     )
 
 
 def revoke(which: str, authority: Path, *, days: int = LIST_DAYS, passphrase: bytes | None = None) -> Revoked:
-    """Revoke the certificates of a site, or the one with this serial number, and sign the next list."""
-    keeper = Authority.load(authority, passphrase)
-    newly = keeper.revoke(which, days=days)
-    return _with_list(keeper, newly)
+    """Revoke the certificates of a site, or the one with a serial number, and sign the next revocation list."""
+    signer = Authority.load(authority, passphrase)
+    newly = signer.revoke(which, days=days)
+    return _with_list(signer, newly)
 
 
 def reissue(authority: Path, *, days: int = LIST_DAYS, passphrase: bytes | None = None) -> Revoked:
-    """Sign the next list with the same entries, before the last one expires."""
-    keeper = Authority.load(authority, passphrase)
-    keeper.reissue(days)
-    return _with_list(keeper, ())
+    """Sign the next revocation list with the same entries, to replace the current one before it expires."""
+    signer = Authority.load(authority, passphrase)
+    signer.reissue(days)
+    return _with_list(signer, ())
 
 
-def _with_list(keeper: Authority, newly: tuple[Issued, ...]) -> Revoked:
-    found = keeper.revocations()
+def _with_list(signer: Authority, newly: tuple[Issued, ...]) -> Revoked:
+    found = signer.revocations()
     assert found is not None
-    return Revoked(newly, keeper.folder / "revoked.pem", found)
+    return Revoked(newly, signer.folder / "revoked.pem", found)
 
 
 def _check_member(site: str, network: Path) -> None:
-    """Raise InvalidInput if the keeper has a ``network.toml`` without the site."""
+    """Raise InvalidInput if the authority's ``network.toml`` does not list the site."""
     if not network.exists():
         return
     names = [entry.name for entry in read_network(network).sites]
     if site not in names:
         near = difflib.get_close_matches(site, names, n=1)
-        meant = f"did {near[0]} misspell its name? " if near else ""
+        advice = f"check whether {near[0]} misspelled its name, or " if near else ""
         raise InvalidInput(
-            f"{site} is not in {network}; {meant}Add it to that file if it has joined the network",
+            f"{site} is not a site in {network}; {advice}add it to that file if it is new",
             file=str(network),
             parameter="site",
             value=site,
@@ -378,7 +378,7 @@ def _check_member(site: str, network: Path) -> None:
 
 
 def _check_replaceable(out: Path, site: str) -> None:
-    """Raise InvalidInput unless a file is an earlier certificate of the same site."""
+    """Raise InvalidInput unless a file contains an earlier certificate of the same site."""
     with contextlib.suppress(InvalidInput, ValueError):
         if site_of(load_certificate(out))[1] == site:
             return
@@ -390,7 +390,7 @@ def _check_replaceable(out: Path, site: str) -> None:
 
 
 def _about_file(error: InvalidInput, path: Path) -> InvalidInput:
-    """Return the error with the file in front of its message and among its facts."""
+    """Return a copy of an error with the file in its message and attributes."""
     located = copy.copy(error)
     located.file, located.args = str(path), (f"{path}: {error}",)
     return located

@@ -1,4 +1,4 @@
-"""The credentials of a running agent: its certificate and key, and what it needs to check those of others."""
+"""The credentials of a running agent: its certificate and key, and what it needs to check other certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.logs import EventLogger
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
 from deepca.sites.config.site_file import SiteFile
@@ -40,7 +40,7 @@ __all__ = ["Identity", "load_authority"]
 
 _logger = logging.getLogger(__name__)
 
-_MAX_READS = 5  # of files that are being replaced while they are read
+_MAX_READS = 5  # attempts to read files that change while they are read
 _Stamp = tuple[tuple[int, ...] | None, ...]
 
 
@@ -51,7 +51,7 @@ class Identity:
     Parameters
     ----------
     site, network : str
-        Name of the site and of its network.
+        Names of the site and of its network.
     authority, certificate, key : bytes
         Contents of the files, in PEM.
     certificate_der : bytes
@@ -61,7 +61,7 @@ class Identity:
     revocations : RevocationList or None
         The revocation list in force.
     stamp : tuple
-        State of the files when they were read, to notice changes.
+        State of the files when they were read, to detect changes.
     """
 
     site: str
@@ -92,8 +92,8 @@ class Identity:
         return found
 
     @classmethod
-    def look(cls, site: SiteFile) -> Identity:
-        """Load the files without ever writing any, to find out whether an agent could use them."""
+    def load_read_only(cls, site: SiteFile) -> Identity:
+        """Load the files without writing any, to find out whether an agent could use them."""
         return cls._load(site, writes=False)
 
     @classmethod
@@ -106,7 +106,8 @@ class Identity:
                 if _stamp(site) == stamp:
                     raise
         raise InvalidInput(
-            f"{site.certificate}: the files next to it keep changing; stop the program that writes them",
+            f"{site.certificate}: this file, or a file next to it, keeps changing while it is read; stop the program "
+            "that writes it",
             file=str(site.certificate),
         )
 
@@ -145,20 +146,20 @@ class Identity:
         return self._private.sign(data, ec.ECDSA(hashes.SHA256()))
 
     def check_peer(self, certificate_der: bytes, expected_site: str) -> None:
-        """Raise :class:`Refused` for a certificate that is not accepted; see :func:`check_peer`."""
+        """Raise :class:`Refused` unless a certificate is accepted; see :func:`check_peer`."""
         check_peer(certificate_der, expected_site, self.network, self._authority, self.revocations)
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool:
-        """Tell whether ``data`` was signed with the key of this certificate (DER)."""
+        """Return whether ``data`` was signed with the key of this certificate (DER)."""
         return verify_signature(certificate_der, signature, data)
 
     def changed(self) -> bool:
-        """Tell whether the files have changed since they were read."""
+        """Return whether the files have changed since they were read."""
         return _stamp(self._source) != self.stamp
 
     def reload(self) -> Identity:
         """Load the files again, but never replace a revocation list by an older one."""
-        found = Identity.load(self._source) if self._writes else Identity.look(self._source)
+        found = Identity.load(self._source) if self._writes else Identity.load_read_only(self._source)
         if found.authority == self.authority and found.list_number < self.list_number:
             return replace(found, revocations=self.revocations)  # the newer list could neither be written nor recorded
         return found
@@ -189,7 +190,7 @@ class Identity:
             With reason "list" if this network's authority did not sign it, or it is too large.
         """
         if len(der) > MAX_LIST_BYTES:
-            why = f"a revocation list of {len(der):,} bytes exceeds the limit of {MAX_LIST_BYTES:,}"
+            why = f"the revocation list has {len(der):,} bytes, and the limit is {MAX_LIST_BYTES:,}"
             raise Refused(why, reason="list")
         try:
             found = parse_list(der, self._authority)
@@ -201,10 +202,11 @@ class Identity:
             return replace(self, revocations=found)
         path = self._source.revoked
         try:
-            write_whole(path, found.pem)
+            write_atomic(path, found.pem)
         except OSError as error:
             self._log_warning(
-                f"cannot write revocation list {found.number} to {path} ({error.strerror}); it is in force nevertheless"
+                f"cannot write revocation list {found.number} to {path} ({error.strerror}); it is in force, but check "
+                "the disk space and permissions of that folder"
             )
         adopted = replace(self, revocations=found, stamp=(*self.stamp[:-1], _stamp_of(path)))
         adopted._note()
@@ -216,7 +218,10 @@ class Identity:
         try:
             SeenLists.of(self._source, self._authority).note(self.list_number)
         except OSError as error:
-            self._log_warning(f"cannot record that revocation list {self.list_number} was seen ({error.strerror})")
+            self._log_warning(
+                f"cannot record in {self._source.state} that revocation list {self.list_number} was seen "
+                f"({error.strerror}); check the disk space and permissions of that folder"
+            )
 
     def _log_warning(self, text: str) -> None:
         EventLogger(_logger, self.site).warning(text, event="revocations")
@@ -224,18 +229,20 @@ class Identity:
 
 def load_authority(site: SiteFile) -> x509.Certificate:
     """Load the certificate of a site's authority; raise InvalidInput if it cannot be used."""
-    authority = load_certificate(site.authority, hint="copy it from the kit that deepca init made")
+    authority = load_certificate(site.authority, hint="copy it from the kit that deepca init created")
     try:
         public_key(authority)
     except ValueError:
         raise InvalidInput(
-            f"{site.authority}: this is not the certificate of an authority by deepca init; copy it from the kit",
+            f"{site.authority}: this is not the certificate of an authority created by deepca init; copy it "
+            "from the kit",
             file=str(site.authority),
             parameter="authority",
         ) from None
     if now_utc() > (end := authority.not_valid_after_utc):
         raise InvalidInput(
-            f"{site.authority}: the authority expired on {format_time(end)}; its keeper creates another (deepca init)",
+            f"{site.authority}: the authority expired on {format_time(end)}; its operator has to create another "
+            "(deepca init)",
             file=str(site.authority),
             parameter="authority",
             value=end,
@@ -244,7 +251,7 @@ def load_authority(site: SiteFile) -> x509.Certificate:
 
 
 def _key_of(site: SiteFile, certificate: x509.Certificate) -> Key:
-    """Return the key of a certificate: the pending one if a renewal was interrupted."""
+    """Return the key of a certificate, which is the pending one if a renewal was interrupted."""
     wanted = fingerprint(certificate)
     key = load_key(site.key)
     if fingerprint(key) == wanted:
@@ -261,7 +268,7 @@ def _key_of(site: SiteFile, certificate: x509.Certificate) -> Key:
 
 
 def _stamp(site: SiteFile) -> _Stamp:
-    """Return the state of the files, by which changes are noticed; the revocation list comes last."""
+    """Return the state of the files, to detect changes; that of the revocation list comes last."""
     return tuple(_stamp_of(path) for path in (site.authority, site.certificate, site.key, site.revoked))
 
 

@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.errors import EnrolmentError, InvalidInput
 
 __all__ = [
@@ -33,8 +33,8 @@ Key = ec.EllipticCurvePrivateKey
 
 UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
 """Exceptions that `cryptography` raises for content that it cannot use."""
-_ENCRYPTED = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
-"""Marks of a PEM key with a passphrase: PKCS #8, and the older form that OpenSSL writes."""
+_ENCRYPTION_MARKERS = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+"""Text in every encrypted PEM key: in PKCS #8, and in the older format of OpenSSL."""
 
 
 def new_key() -> Key:
@@ -44,11 +44,11 @@ def new_key() -> Key:
 
 def write_key(path: Path, key: Key, passphrase: bytes | None = None) -> None:
     """Write a key to a file that only its owner can read, encrypted if a passphrase is given."""
-    write_whole(path, key_pem(key, passphrase), mode=0o600)
+    write_atomic(path, key_pem(key, passphrase), mode=0o600)
 
 
 def load_key(path: Path, passphrase: bytes | None = None) -> Key:
-    """Load a key that nobody else on this machine can read.
+    """Load a private key, whose file no other user of this machine may read.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
     EnrolmentError
         With reason "passphrase" if the key is encrypted and the passphrase is missing or wrong.
     """
-    content = read_private(path, "key", missing="run deepca join at the site that it belongs to, to create one")
+    content = read_private(path, "key", missing="run deepca join at its site to create it, or restore a backup")
     encrypted = _has_passphrase(content)
     if encrypted and passphrase is None:
         raise EnrolmentError(f"{path}: this key is encrypted; give its passphrase", reason="passphrase")
@@ -66,11 +66,13 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
     except UNREADABLE:
         if encrypted:
             raise EnrolmentError(
-                f"{path}: the passphrase is wrong; enter the passphrase of this key", reason="passphrase"
+                f"{path}: this key cannot be decrypted: the passphrase is wrong, or the file is damaged; give the "
+                "passphrase of this key, or restore the file from a backup",
+                reason="passphrase",
             ) from None
         raise InvalidInput(
-            f"{path}: this is not a private key in PEM, or it is damaged; restore it from a copy, or move it away and "
-            "run deepca join to create another",
+            f"{path}: this is not a private key in PEM, or it is damaged; restore it from a backup, or move it away "
+            "and run deepca join to create another",
             file=str(path),
             parameter="key",
         ) from None
@@ -84,19 +86,19 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Tell whether a key is encrypted."""
-    return _has_passphrase(read_private(path, "key", missing="give the folder authority that deepca init made"))
+    """Return whether a key file is encrypted."""
+    return _has_passphrase(read_private(path, "key", missing="give the authority folder that deepca init created"))
 
 
 def read_private(path: Path, what: str, *, missing: str) -> bytes:
-    """Read a file that nobody else on this machine can read.
+    """Read a file that no other user of this machine may read.
 
     Parameters
     ----------
     path : Path
         The file.
     what : str
-        Word for its content in messages.
+        What the file contains, for messages.
     missing : str
         What to do if the file is missing, for the message.
 
@@ -129,7 +131,7 @@ def read_private(path: Path, what: str, *, missing: str) -> bytes:
 
 
 def pending_key_path(key: Path) -> Path:
-    """Return the file in which a new key waits for its certificate while the old one is in use."""
+    """Return the path at which a new key waits for its certificate while the old key is in use."""
     return key.with_name(f"{key.name}.new")
 
 
@@ -157,4 +159,4 @@ def key_pem(key: Key, passphrase: bytes | None = None) -> bytes:
 
 
 def _has_passphrase(content: bytes) -> bool:
-    return any(mark in content for mark in _ENCRYPTED)
+    return any(mark in content for mark in _ENCRYPTION_MARKERS)

@@ -1,4 +1,4 @@
-"""Revocation lists: numbered, with a date of expiry, and never replaced by an older one.
+"""Certificate revocation lists, which are numbered, expire, and are never replaced by an older one.
 
 The authority signs each list with the next number (the CRL number of RFC 5280) and the date at which it expires. A site
 records the highest number that it has seen in its state folder; from then on it refuses a missing or older list, and
@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from deepca._util.files import alone, write_whole
+from deepca._util.files import exclusive_lock, write_atomic
 from deepca.errors import InvalidInput, RevocationListError
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.keys import UNREADABLE, fingerprint, public_key
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 LIST_DAYS = 365
-"""Days for which a list is valid, unless the keeper of the authority chooses otherwise."""
+"""Default number of days for which a list is valid."""
 WARN_AHEAD = timedelta(days=30)
-"""How long before a list expires agents and the doctor begin to warn."""
+"""Agents and the doctor warn if a list expires within this time."""
 MAX_LIST_BYTES = 1 << 20
-"""Size limit of a list (DER) from a neighbour: enough for some 25,000 revoked certificates."""
-_MAX_LIST_NUMBER = 1 << 62  # messages carry numbers as 64 bits
-_FETCH_AGAIN = "ask the keeper of the authority for it again"
+"""Size limit of a list (DER) from a neighbour: enough for about 25,000 revoked certificates."""
+_MAX_LIST_NUMBER = 1 << 62  # messages carry list numbers as 64-bit integers
+_FETCH_AGAIN = "ask the operator of the authority for it again"
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class RevocationList:
         return len(self._entries)
 
     def __bool__(self) -> bool:
-        """Return True: an empty list is a list, too."""
+        """Return True, even for a list without entries."""
         return True
 
     def revokes(self, certificate: x509.Certificate) -> bool:
-        """Tell whether it lists a certificate."""
+        """Return whether the list revokes a certificate."""
         return self._entries.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
 
     def expired(self, now: datetime) -> bool:
-        """Tell whether it has expired."""
+        """Return whether the list has expired."""
         return now > self.ends
 
     @property
@@ -84,7 +84,7 @@ class RevocationList:
 
 
 def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = None) -> RevocationList:
-    """Read a list, PEM from a file or DER from a neighbour, and verify the authority's signature.
+    """Parse a revocation list (PEM if it has a ``path``, else DER), and verify the authority's signature.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
         With reason "unreadable", "foreign" or "unnumbered".
     """
     where = "" if path is None else str(path)
-    subject = f"{where}: this" if where else "the revocation list that a neighbour sent"
+    subject = f"{where}: this revocation list" if where else "the revocation list that a neighbour sent"
 
     def error(what: str, reason: str) -> RevocationListError:
         return RevocationListError(f"{subject} {what}", reason=reason, path=where)
@@ -101,25 +101,25 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
         found = x509.load_der_x509_crl(content) if path is None else x509.load_pem_x509_crl(content)
         genuine = found.issuer == authority.subject and found.is_signature_valid(public_key(authority))
     except UNREADABLE:
-        raise error(f"is not a revocation list, or it is damaged; {_FETCH_AGAIN}", "unreadable") from None
-    if not genuine:  # and nothing more of it is read
+        raise error(f"cannot be read; {_FETCH_AGAIN}", "unreadable") from None
+    if not genuine:  # so nothing more of it is read
         raise error(f"is not signed by this network's authority; {_FETCH_AGAIN}", "foreign")
     try:
         extensions = list(found.extensions)
         ends = found.next_update_utc
     except (*UNREADABLE, x509.DuplicateExtension):
-        raise error(f"is not a revocation list, or it is damaged; {_FETCH_AGAIN}", "unreadable") from None
+        raise error(f"cannot be read; {_FETCH_AGAIN}", "unreadable") from None
     numbers = [one.value.crl_number for one in extensions if isinstance(one.value, x509.CRLNumber)]
     if (
         ends is None
         or any(one.critical for one in extensions)
         or any(not 0 <= one < _MAX_LIST_NUMBER for one in numbers)
     ):
-        raise error(f"is a revocation list of an unsupported kind; {_FETCH_AGAIN}", "unreadable")
+        raise error(f"is of an unsupported kind; {_FETCH_AGAIN}", "unreadable")
     if not numbers:
         raise error(
-            "is a revocation list without a number, so it cannot be compared with others; the keeper of the authority "
-            "signs one with a number (deepca join --reissue); install it with deepca join SITE --revoked FILE",
+            "has no number, so it cannot be compared with others; the operator of the authority has to sign one with a "
+            "number (deepca join --reissue); then install it with deepca join SITE --revoked FILE",
             "unnumbered",
         )
     return RevocationList(numbers[0], ends, found.public_bytes(serialization.Encoding.DER), found)
@@ -140,14 +140,14 @@ def load_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
 
 @dataclass(frozen=True)
 class SeenLists:
-    """Record of the highest number of an authority's lists that a site has seen.
+    """The highest list number that a site has seen from its authority, recorded in a file.
 
     Parameters
     ----------
     path : Path
         File of the record.
     authority : str
-        Fingerprint of the authority's key; every authority has a count of its own.
+        Fingerprint of the authority's key; each authority counts its own lists.
     """
 
     path: Path
@@ -167,11 +167,11 @@ class SeenLists:
         if number <= self.number():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(self.path.parent):
+        with exclusive_lock(self.path.parent):
             known = self._read()
             if number > known.get(self.authority, 0):
                 text = json.dumps({**known, self.authority: number}, indent=2)
-                write_whole(self.path, f"{text}\n".encode(), mode=0o600)
+                write_atomic(self.path, f"{text}\n".encode(), mode=0o600)
 
     def _read(self) -> dict[str, int]:
         try:
@@ -181,9 +181,9 @@ class SeenLists:
             return {}
         except (OSError, ValueError, TypeError, AttributeError):
             raise RevocationListError(
-                f"{self.path}: damaged; it records the newest revocation list that this site has seen. Ask the keeper "
-                "of the authority for the newest list, remove this file, and install the list: deepca join SITE "
-                "--revoked FILE",
+                f"{self.path}: damaged; it records the newest revocation list that this site has seen. Ask the "
+                "operator of the authority for the newest list, remove this file, and install the list: deepca join "
+                "SITE --revoked FILE",
                 reason="memory",
                 path=str(self.path),
             ) from None
@@ -200,21 +200,22 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
     seen = SeenLists.of(site, authority).number()
     found = load_list(site.revoked, authority)
     newest = (
-        f"get the newest from the keeper of the authority, or from a neighbour, and install it: "
+        f"get the newest list from the operator of the authority or from a neighbour, and install it: "
         f"deepca join {site.path} --revoked FILE"
     )
     if found is None:
         if not seen:
             return None
         raise RevocationListError(
-            f"{site.revoked}: the revocation list is missing, and this site has seen number {seen}; {newest}",
+            f"{site.revoked}: the revocation list is missing, but this site has already seen number {seen}; {newest}",
             reason="missing",
             path=str(site.revoked),
             seen=seen,
         )
     if found.number < seen:
         raise RevocationListError(
-            f"{site.revoked}: this is revocation list {found.number}, and this site has seen number {seen}; {newest}",
+            f"{site.revoked}: this is revocation list {found.number}, but this site has already seen number {seen}; "
+            f"{newest}",
             reason="older",
             path=str(site.revoked),
             number=found.number,
@@ -222,9 +223,9 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
         )
     if found.expired(now or datetime.now(UTC)):
         raise RevocationListError(
-            f"{site.revoked}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the keeper of the "
-            f"authority signs the next one (deepca join --reissue); install it with deepca join {site.path} --revoked "
-            "FILE",
+            f"{site.revoked}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the operator of the "
+            f"authority has to sign a new one (deepca join --reissue); then install it with deepca join {site.path} "
+            "--revoked FILE",
             reason="expired",
             path=str(site.revoked),
             number=found.number,
@@ -239,6 +240,6 @@ def expiry_warning(found: RevocationList | None, now: datetime) -> str:
         return ""
     days = max((found.ends - now).days, 0)
     return (
-        f"revocation list {found.number} expires on {found.ends:%Y-%m-%d}, in {days} days; from then on all "
-        "connections are refused. The keeper of the authority signs the next one with deepca join --reissue"
+        f"revocation list {found.number} expires on {found.ends:%Y-%m-%d}, in {days} days; after that all "
+        "connections are refused. The operator of the authority has to sign a new one (deepca join --reissue)"
     )

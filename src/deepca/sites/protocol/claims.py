@@ -16,7 +16,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 __all__ = ["Claims", "Endorsement", "ResultClaim"]
 
 _MAX_ENDORSEMENTS = 8  # kept per site; an honest site signs once per epoch
-_MAX_EPOCH = 1 << 62  # leaves room to count on in 64 bits
+_MAX_EPOCH = 1 << 62  # leaves room to count further in 64 bits
 
 
 @dataclass(frozen=True, order=True)
@@ -42,7 +42,7 @@ class ResultClaim:
 
     @property
     def proposer(self) -> int:
-        """The member whose model the others compare with their own; it signs first."""
+        """The member whose model all others compare with their own; it signs first."""
         return self.members[0]
 
     def to_wire(self) -> wire.Claim:
@@ -67,7 +67,7 @@ class ResultClaim:
 
 @dataclass(frozen=True)
 class Endorsement:
-    """A site's signature of a claim, with its certificate in DER; both are empty without certificates."""
+    """A site's signature on a claim, and its certificate in DER; both are empty if the network has no certificates."""
 
     site: int
     claim: ResultClaim
@@ -76,7 +76,7 @@ class Endorsement:
 
     @property
     def statement(self) -> bytes:
-        """The bytes that are signed, after a label and the run."""
+        """The bytes that are signed, preceded by a label and a digest of the run."""
         claim = self.claim
         content = [self.site, claim.epoch, claim.plan.hex(), claim.members, claim.outcome.hex()]
         return json.dumps(content).encode()
@@ -92,12 +92,12 @@ class Endorsement:
         """Read an endorsement without verifying it; raise FrameError if its site is not a member."""
         claim = ResultClaim.from_wire(message.claim, sites)
         if message.site not in claim.members:
-            raise FrameError("an endorsement by a site outside the members")
+            raise FrameError("an endorsement by a site that is not a member")
         return cls(message.site, claim, message.certificate, message.signature)
 
 
 class Claims:
-    """The endorsements known here; callers verify them before they add them."""
+    """The endorsements known at this site, which callers verify before they add them."""
 
     def __init__(self) -> None:
         self._by_site: dict[int, list[Endorsement]] = {}  # oldest epoch first
@@ -113,7 +113,7 @@ class Claims:
         return True
 
     def __contains__(self, endorsement: Endorsement) -> bool:
-        """Tell whether an endorsement is known."""
+        """Return whether an endorsement is known."""
         return endorsement in self._by_site.get(endorsement.site, ())
 
     def extend(self, endorsements: Iterable[Endorsement]) -> None:
@@ -131,7 +131,7 @@ class Claims:
         return tuple(one for kept in self._by_site.values() for one in kept if one.claim == claim)
 
     def proposal(self, claim: ResultClaim) -> Endorsement | None:
-        """Return the endorsement by the proposer, without which the others do not count."""
+        """Return the proposer's endorsement of a claim, without which no other counts; None if it is unknown."""
         return next((one for one in self.endorsements(claim) if one.site == claim.proposer), None)
 
     def signers(self, claim: ResultClaim) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Fingerprints of everything that must be the same at all sites, and how those of two sites differ."""
+"""Compute fingerprints of everything that must be the same at all sites, and compare those of two sites."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from deepca.decomposition.settings import Settings
 from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.protocol.handshake import PROTOCOL
 
-__all__ = ["count_columns", "fingerprint_of", "other_columns", "readable", "run_of", "schema_of"]
+__all__ = ["as_printable", "count_columns", "differing_columns", "fingerprint_of", "network_digest", "schema_of"]
 
-_HASH_BYTES = 4  # per column
-_MAX_LISTED_COLUMNS = 16_384  # more are sent as one hash: these take 64 KB
+_HASH_BYTES = 4  # of the hash of a column name
+_MAX_LISTED_COLUMNS = 16_384  # beyond that, one hash stands for all columns: these take 64 KB
 _MAX_SHOWN_CHARACTERS = 64  # longer values are not shown in messages
 
 
-def run_of(network: NetworkFile) -> bytes:
-    """Return 32 bytes that are equal at sites with the same protocol, network name and list of sites."""
+def network_digest(network: NetworkFile) -> bytes:
+    """Return a digest (32 bytes) of the protocol version, the network's name and its list of sites."""
     content = [PROTOCOL, network.name, [site.name for site in network.sites]]
     return hashlib.sha256(json.dumps(content).encode()).digest()
 
 
 def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
-    """Return everything that must be the same at all sites before a run, by name."""
+    """Return what must be the same at all sites before a run: short values or hashes, keyed by name."""
     return {
         "version of deepca": __version__.encode(),
         "on_loss": network.on_loss.encode(),
@@ -39,10 +39,10 @@ def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
 
 
 def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
-    """Return columns and settings, which must be the same at all sites, by name; columns only as hashes."""
+    """Return the part of the fingerprint that describes settings and columns, the latter as hashes only."""
     names = source.columns if source.columns is not None else tuple(f"#{i}" for i in range(source.d))
     parts = b"".join(hashlib.sha256(name.encode()).digest()[:_HASH_BYTES] for name in names)
-    # one hash for very many columns: it still tells that some differ, but not which
+    # one hash for very many columns: it shows that some differ, but not which
     columns = parts if source.d <= _MAX_LISTED_COLUMNS else hashlib.sha256(parts).digest()
     given = settings.n_components
     return {
@@ -61,13 +61,13 @@ def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
 
 
 def count_columns(prints: Mapping[str, bytes]) -> int | None:
-    """Return how many columns a site's fingerprints list; None if one hash stands for all, or they are malformed."""
+    """Return how many columns a fingerprint lists; None if one hash stands for all, or it is malformed."""
     count, rest = divmod(len(prints.get("columns", b"")), _HASH_BYTES)
     return count if not rest and prints.get("number of columns", b"%d" % count) == b"%d" % count else None
 
 
-def other_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tuple[int, ...] | None:
-    """Return the indices of columns that differ, none if only their order does; None if they cannot be compared."""
+def differing_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tuple[int, ...] | None:
+    """Return the indices of columns that differ, empty if only their order does; None if they cannot be compared."""
     count = count_columns(here)
     if count is None or count != count_columns(there):
         return None
@@ -80,7 +80,7 @@ def other_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tupl
     return tuple(i for i in range(count) if mine[i] != other[i])
 
 
-def readable(mine: bytes, other: bytes) -> tuple[str, str] | None:
+def as_printable(mine: bytes, other: bytes) -> tuple[str, str] | None:
     """Return two values as text if both are short and printable; None for hashes."""
     try:
         texts = mine.decode("ascii"), other.decode("ascii")

@@ -1,4 +1,4 @@
-"""Authenticate two neighbours at the beginning of a stream: Challenge both ways, then Proof both ways.
+"""Authenticate two neighbours at the start of a stream: each sends a Challenge, then a Proof.
 
 This module does no input or output; :mod:`deepca.sites.transport.streams` carries the frames.
 """
@@ -17,11 +17,11 @@ PROTOCOL = 2
 """Version of the protocol, which must be the same on both sides."""
 NONCE = 32
 """Size of a nonce in bytes."""
-_PROOF_LABEL = b"deepca.v1 proof"  # signed first, so that the signature is valid for nothing else
+_PROOF_LABEL = b"deepca.v1 proof"  # prefix of the signed bytes, so that the signature is valid for nothing else
 
 
 class Credentials(Protocol):
-    """The certificate and key of a site, and what it needs to check those of others."""
+    """The certificate and key of a site, and what it needs to check other certificates."""
 
     @property
     def authority(self) -> bytes:
@@ -46,7 +46,7 @@ class Credentials(Protocol):
         """Raise :class:`~deepca.errors.NetworkError` unless this certificate of the expected site is accepted."""
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool:
-        """Tell whether ``data`` was signed with the key of this certificate."""
+        """Return whether ``data`` was signed with the key of this certificate."""
 
     @property
     def list_number(self) -> int:
@@ -57,7 +57,7 @@ class Credentials(Protocol):
         """The revocation list in force, in DER."""
 
     def adopt(self, der: bytes) -> Credentials:
-        """Return credentials with this revocation list if it is newer, else these.
+        """Return credentials with this revocation list if it is newer, else these credentials unchanged.
 
         Raises
         ------
@@ -66,10 +66,10 @@ class Credentials(Protocol):
         """
 
     def warning(self) -> str:
-        """Return a warning about what expires soon; empty if nothing does."""
+        """Return a warning if something expires soon, else an empty string."""
 
     def changed(self) -> bool:
-        """Tell whether the files have changed since they were read."""
+        """Return whether the files have changed since they were read."""
 
     def reload(self) -> Credentials:
         """Load the files again."""
@@ -85,7 +85,7 @@ class Handshake:
         self.peer = ""
         """Name that the other side claims; proven only after :meth:`check`."""
         self.their_list = 0
-        """Number of the other side's revocation list, by its own account."""
+        """Number of the revocation list that the other side claims to have."""
         self.own_list = 0 if credentials is None else credentials.list_number
         """Number of the revocation list here, which is sent to the other side if it is newer."""
 
@@ -100,13 +100,13 @@ class Handshake:
         theirs = frame.challenge
         if theirs.protocol != PROTOCOL:
             raise FrameError(
-                f"{theirs.site[:80]!r} speaks version {theirs.protocol} of the protocol, and {self._me} "
+                f"{theirs.site[:80]!r} speaks version {theirs.protocol} of the protocol, but {self._me} speaks "
                 f"version {PROTOCOL}; install the same version of deepca at both"
             )
         if len(theirs.nonce) != NONCE or theirs.nonce == self._nonce:
-            raise FrameError(f"a challenge without {NONCE} random bytes of its own")
+            raise FrameError(f"the challenge does not contain {NONCE} fresh random bytes")
         if theirs.site == self._me:
-            raise FrameError(f"the other side has the same name, {self._me}; check site = … in site.toml at both")
+            raise FrameError(f"both sides are called {self._me}; check `site` in site.toml at both")
         self.peer, self._their_nonce, self.their_list = theirs.site, theirs.nonce, theirs.revocations
         if self._credentials is None:
             return wire.Frame(proof=wire.Proof())
@@ -126,7 +126,7 @@ class Handshake:
         transport : bytes or None
             Certificate that the other side used for TLS, if known.
         credentials : Credentials, optional
-            Credentials with the revocation list that came with the Proof, if that is newer.
+            Credentials that include the revocation list sent with the Proof, if that list is newer.
         """
         _expect(frame, "proof")
         if credentials is not None:
@@ -135,13 +135,13 @@ class Handshake:
         if self._credentials is None:
             if certificate:
                 raise FrameError(
-                    f"{self.peer} uses certificates, and {self._me} does not; set plaintext = true at both or neither"
+                    f"{self.peer} uses certificates, but {self._me} does not; set plaintext = true at both or neither"
                 )
             return b""
         if not certificate:
             raise FrameError(f"{self.peer} did not present a certificate")
         if transport is not None and certificate != transport:
-            raise FrameError(f"{self.peer} presented another certificate than for the connection")
+            raise FrameError(f"{self.peer} presented a certificate other than the one it used for TLS")
         self._credentials.check_peer(certificate, self.peer)
         statement = _statement(self.peer, self._me, self._nonce, self._their_nonce)
         if not self._credentials.verify_signature(certificate, signature, statement):
@@ -151,11 +151,11 @@ class Handshake:
 
 def _expect(frame: wire.Frame, kind: str) -> None:
     if (found := frame.WhichOneof("kind")) != kind:
-        raise FrameError(f"a frame of kind {found} where a {kind} was expected")
+        raise FrameError(f"expected a frame of kind {kind}, got {found}")
 
 
 def _statement(speaker: str, listener: str, listeners_nonce: bytes, speakers_nonce: bytes) -> bytes:
-    """Return the bytes to sign, which are valid only for this pair, in this direction, on this stream."""
+    """Return the bytes that one side signs, which bind the signature to this pair, direction and stream."""
     return b"".join(
         [_PROOF_LABEL, speaker.encode(), b"\0", listener.encode(), b"\0", listeners_nonce, speakers_nonce],
     )

@@ -1,4 +1,4 @@
-"""Identify every start of an agent."""
+"""Identify each start of an agent, so that a restarted agent is not mistaken for the one before it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class Incarnation:
     boot: int
 
     def after(self, seen: Incarnation) -> Incarnation:
-        """Return this start with a number that is later than one that others know."""
+        """Return this start, renumbered to follow an incarnation that other sites know."""
         mixed = hashlib.sha256(f"{self.boot} {seen.incarnation}".encode()).digest()
         return Incarnation(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)

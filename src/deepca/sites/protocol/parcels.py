@@ -1,4 +1,4 @@
-"""Serialize messages: a typed header, and a body of raw numbers that is not copied before it is sent."""
+"""Serialize messages as a typed header and a body of raw numbers, which are not copied before they are sent."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _MAX_NUMBERS = 1 << 40  # in an array; axes of length 0 count as 1, since numpy 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message that is ready to be sent, to any number of neighbours.
+    """A serialized message, which can be sent to any number of neighbours.
 
     Parameters
     ----------
     header : bytes
         Serialized header.
     body : tuple of memoryview
-        The numbers, in pieces.
+        The numbers, one piece per array.
 
     Attributes
     ----------
     total : int
-        Bytes of the body.
+        Size of the body in bytes.
     """
 
     header: bytes
@@ -78,12 +78,12 @@ def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
 
 
 def tag_of(data: wire.Data) -> Tag:
-    """Return the exchange that a message belongs to."""
+    """Return the tag of the exchange that a message belongs to."""
     return Tag(data.epoch, data.phase, data.iteration, data.round)
 
 
 def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
-    """Return the message that :func:`pack` serialized; its arrays are views of ``body``, for reading only.
+    """Return the message that :func:`pack` serialized; do not write to its arrays, which are views of ``body``.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
 
 
 def _aligned(arrays: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Copy arrays that are not aligned, as BLAS and views need them: a payload of float16 can end anywhere."""
+    """Copy arrays that are not aligned as BLAS and views require, for example those after a payload of float16."""
     return [array if array.flags.aligned else array.copy() for array in arrays]
 
 

@@ -36,10 +36,10 @@ __all__ = [
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 Kind = Literal["site", "common", "array", "contradiction", "follows"]
-_MAX_CHARACTERS = 1000  # of a text for people
+_MAX_CHARACTERS = 1000  # of a text shown to people
 _MAX_CHECKPOINTS, _MAX_FIELDS, _MAX_FINGERPRINT_BYTES = 8, 64, 1 << 18  # of a record; honest ones have fewer
-_MAX_COUNTER = 1 << 62  # leaves room to count on in 64 bits
-_MAX_EPOCHS_AHEAD = 1 << 20  # no site enters so many more epochs than others
+_MAX_COUNTER = 1 << 62  # leaves room to count further in 64 bits
+_MAX_EPOCHS_AHEAD = 1 << 20  # an honest site is never this many epochs ahead of the others
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class RecordedCheckpoint:
     Parameters
     ----------
     iteration : int
-        Its iteration.
+        Iteration of its state.
     key : bytes
-        The same at all sites for checkpoints that belong together.
+        Identifier that is the same at all sites for checkpoints that belong together.
     members : bytes
-        Digest of the sites whose rows it is about.
+        Digest of the sites whose rows it covers.
     """
 
     iteration: int
@@ -133,7 +133,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Record:
-    """What a site publishes about itself; wire.proto describes the fields."""
+    """Facts that a site publishes about itself; wire.proto describes the fields."""
 
     site: int
     identity: Incarnation
@@ -150,8 +150,8 @@ class Record:
     proposed: Endorsement | None = None
 
     @property
-    def age(self) -> tuple[Incarnation, int]:
-        """Order of the records of one site; the largest is the newest."""
+    def recency(self) -> tuple[Incarnation, int]:
+        """Sort key of the records of one site; the newest record has the largest."""
         return self.identity, self.version
 
     def to_wire(self) -> wire.Record:
@@ -222,7 +222,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Who takes part in an epoch, over which links, and from which state.
+    """Members of an epoch, the links between them, and the state from which they continue.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class RunPlan:
     members : tuple of int
         Indices of the sites that take part, in increasing order; agent j of the epoch is ``members[j]``.
     identities : tuple of Incarnation
-        Their starts, in the same order.
+        The members' incarnations, in the same order.
     edges : tuple of (int, int)
         Links between them.
     resume : bytes
@@ -239,7 +239,7 @@ class RunPlan:
     iteration : int
         Iteration of that checkpoint; −1 for none.
     source : int
-        Without a checkpoint, the site from whose W all start; −1 for none.
+        Site whose W all members start from if they have no checkpoint in common; −1 for none.
     """
 
     epoch: int
@@ -266,18 +266,18 @@ class RunPlan:
 
     @property
     def proposer(self) -> int:
-        """The member whose model the others compare with their own."""
+        """The member whose model all others compare with their own."""
         return self.members[0]
 
     @property
-    def rows_of(self) -> bytes:
-        """Digest of the members, whose rows the result is about."""
+    def members_digest(self) -> bytes:
+        """Digest of the members, whose rows the result covers."""
         return digest_of_members(self.members)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A site that differs from most of the others, and the names of the fields that differ."""
+    """A site that differs from most others, and the names of the fields in which it does."""
 
     site: int
     names: tuple[str, ...]
@@ -289,7 +289,7 @@ def digest_of_members(members: Iterable[int]) -> bytes:
 
 
 class RecordTable:
-    """The newest record of every site that is known of."""
+    """The newest known record of every site."""
 
     def __init__(self, sites: int, edges: Iterable[Edge]) -> None:
         self.sites = sites
@@ -309,22 +309,22 @@ class RecordTable:
         return iter(self._records.values())
 
     def put(self, record: Record) -> bool:
-        """Store a record if it is newer than the one known; return whether it is."""
+        """Store a record if it is newer than the known one; return whether it was stored."""
         known = self._records.get(record.site)
-        if known is not None and known.age >= record.age:
+        if known is not None and known.recency >= record.recency:
             return False
         self._records[record.site] = record
         return True
 
     def up(self, edge: Edge) -> bool:
-        """Tell whether both ends of a link report that they reach each other."""
+        """Return whether both ends of a link report that they reach each other."""
         ends = self.get(edge[0]), self.get(edge[1])
         return all(
             end is not None and end.phase != "failed" and other in end.links
             for end, other in zip(ends, reversed(edge), strict=True)
         )
 
-    def together_with(self, me: int) -> frozenset[int]:
+    def reachable_from(self, me: int) -> frozenset[int]:
         """Return the sites that ``me`` reaches, directly or through others, itself included."""
         linked: dict[int, set[int]] = {}
         for edge in self.edges:
@@ -340,14 +340,15 @@ class RecordTable:
         return frozenset(found)
 
     def started(self) -> bool:
-        """Tell whether any site has entered an epoch."""
+        """Return whether any site has entered an epoch."""
         return any(record.epoch > 0 for record in self)
 
-    def far_ahead(self, me: int) -> tuple[int, int] | None:
+    def implausible_epoch(self, me: int) -> tuple[int, int] | None:
         """Return a site whose epoch is implausibly high, and the epoch that most sites have reached; or None.
 
-        Sites enter epochs one by one, together with most others, and never go back. Everybody would have to follow a
-        number that one site made up, so it is accepted only close to what this site, ``me``, or most have entered.
+        Sites enter epochs one by one, together with most others, and never go back. All sites would have to follow a
+        number that one of them made up, so an epoch is accepted only if it is close to the one that this site, ``me``,
+        or most sites have entered.
         """
         entered = sorted((record.epoch for record in self), reverse=True)
         common = max(self[me].epoch, entered[self.sites // 2] if len(entered) > self.sites // 2 else 0)
@@ -355,7 +356,7 @@ class RecordTable:
         return None if odd is None else (odd, common)
 
     def differences(self) -> tuple[Difference, ...]:
-        """Return the sites without the most frequent fingerprint; of equally frequent ones, the first site's counts."""
+        """Return the sites whose fingerprint is not the most frequent one; ties go to the first site's."""
         present = [record for record in sorted(self, key=lambda record: record.site) if record.fingerprint]
         if len(present) < 2:
             return ()
@@ -372,7 +373,7 @@ class RecordTable:
         return tuple(found)
 
     def plan(self, members: frozenset[int], edges: Iterable[Edge]) -> RunPlan:
-        """Derive the plan for these members from their records: the next epoch, and the newest state in common."""
+        """Derive the plan for these members from their records: the next epoch, and the newest state to resume from."""
         who = tuple(sorted(members))
         records = [self[site] for site in who]
         epoch = 1 + max(record.epoch for record in self)

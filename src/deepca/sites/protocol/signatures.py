@@ -1,4 +1,4 @@
-"""Sign records and endorsements, which proves their origin no matter who forwards them."""
+"""Sign records and endorsements, so that their origin is proven whoever forwards them."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.handshake import Credentials
 
-__all__ = ["CertificateSeals", "NoSeals", "Seals"]
+__all__ = ["CertificateSignatures", "NoSignatures", "Signatures"]
 
 RECORD_LABEL = b"deepca.v2 record"
-"""Signed before a record, so that the signature is valid for nothing else."""
+"""Prefix of the signed bytes of a record, so that the signature is valid for nothing else."""
 _ENDORSEMENT_LABEL = b"deepca.v2 endorsement"  # likewise
-_REASONS_OF_TIME = ("expired", "early", "revoked", "list expired")  # the certificate may have been valid before
+_REASONS_SINCE_SIGNING = ("expired", "early", "revoked", "list expired")  # may not have applied at the time of signing
 
 
-class Seals(Protocol):
-    """Signatures of records and endorsements."""
+class Signatures(Protocol):
+    """Interface that signs a site's records and endorsements, and verifies those of others."""
 
     @property
-    def binding(self) -> bool:
-        """Whether other sites cannot forge them."""
+    def unforgeable(self) -> bool:
+        """True if signatures prove their origin; False without certificates."""
         ...
 
-    def seal(self, content: bytes, /) -> wire.Sealed:
+    def sign_record(self, content: bytes, /) -> wire.Sealed:
         """Sign a serialized record of this site."""
         ...
 
-    def fault(self, site: int, sealed: wire.Sealed, /) -> str:
-        """Return what is wrong with the signature of a record of ``site``; empty if nothing is."""
+    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
+        """Return what is wrong with the signature on a record of ``site``, or an empty string if it is valid."""
         ...
 
     def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         """Sign a claim as this site, whose index is ``site``."""
         ...
 
-    def endorsement_fault(self, endorsement: Endorsement, /) -> str:
-        """Return what is wrong with an endorsement; empty if nothing is."""
+    def endorsement_problem(self, endorsement: Endorsement, /) -> str:
+        """Return what is wrong with the signature on an endorsement, or an empty string if it is valid."""
         ...
 
     def forged(self, endorsement: Endorsement, /) -> bool:
-        """Tell whether an endorsement never was valid, rather than just no longer."""
+        """Return whether an endorsement was never valid, as opposed to no longer valid."""
         ...
 
 
-class NoSeals:
+class NoSignatures:
     """No signatures, for agents within one process, or over loopback without certificates."""
 
-    binding = False
+    unforgeable = False
 
-    def seal(self, content: bytes, /) -> wire.Sealed:
+    def sign_record(self, content: bytes, /) -> wire.Sealed:
         """Return the record without a signature."""
         return wire.Sealed(record=content)
 
-    def fault(self, site: int, sealed: wire.Sealed, /) -> str:
+    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
         """Accept every record."""
         return ""
 
@@ -65,7 +65,7 @@ class NoSeals:
         """Return an endorsement without a signature."""
         return Endorsement(site, claim)
 
-    def endorsement_fault(self, endorsement: Endorsement, /) -> str:
+    def endorsement_problem(self, endorsement: Endorsement, /) -> str:
         """Accept every endorsement."""
         return ""
 
@@ -74,8 +74,8 @@ class NoSeals:
         return False
 
 
-class CertificateSeals:
-    """Signatures with the keys of the sites' certificates, which are sent along.
+class CertificateSignatures:
+    """Signatures made with the keys of the sites' certificates, each sent together with its certificate.
 
     Parameters
     ----------
@@ -84,24 +84,24 @@ class CertificateSeals:
     names : sequence of str
         Names of all sites, in order.
     run : bytes
-        Digest of network and protocol; signatures of records are valid only for it.
+        Digest of network and protocol; signatures on records are valid only for it.
     agreement : bytes
         Digest that includes the settings and the name of the run; endorsements are valid only for it.
     """
 
-    binding = True
+    unforgeable = True
 
     def __init__(self, current: Callable[[], Credentials], names: Sequence[str], run: bytes, agreement: bytes) -> None:
         self._current, self._names, self._run, self._agreement = current, tuple(names), run, agreement
 
-    def seal(self, content: bytes, /) -> wire.Sealed:
+    def sign_record(self, content: bytes, /) -> wire.Sealed:
         """Sign a record with the current key."""
         own = self._current()
         return wire.Sealed(
             record=content, certificate=own.certificate_der, signature=own.sign(RECORD_LABEL + self._run + content)
         )
 
-    def fault(self, site: int, sealed: wire.Sealed, /) -> str:
+    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
         """Check the certificate and the signature of a record."""
         return self._fault(site, sealed.certificate, sealed.signature, RECORD_LABEL + self._run + sealed.record)
 
@@ -111,18 +111,18 @@ class CertificateSeals:
         bare = Endorsement(site, claim, own.certificate_der)
         return replace(bare, signature=own.sign(_ENDORSEMENT_LABEL + self._agreement + bare.statement))
 
-    def endorsement_fault(self, endorsement: Endorsement, /) -> str:
+    def endorsement_problem(self, endorsement: Endorsement, /) -> str:
         """Check the certificate and the signature of an endorsement."""
         statement = _ENDORSEMENT_LABEL + self._agreement + endorsement.statement
         return self._fault(endorsement.site, endorsement.certificate, endorsement.signature, statement)
 
     def forged(self, endorsement: Endorsement, /) -> bool:
-        """Tell whether the signature is wrong, or the certificate for reasons other than time and revocation."""
+        """Return whether the signature is wrong, or the certificate was unacceptable even at the time of signing."""
         own, certificate = self._current(), endorsement.certificate
         try:
             own.check_peer(certificate, self._names[endorsement.site])
         except Refused as error:
-            if error.reason not in _REASONS_OF_TIME:
+            if error.reason not in _REASONS_SINCE_SIGNING:
                 return True
         statement = _ENDORSEMENT_LABEL + self._agreement + endorsement.statement
         return not own.verify_signature(certificate, endorsement.signature, statement)

@@ -1,4 +1,4 @@
-"""A site's agent: configuration files, node, streams and run combined in one process."""
+"""Run a site's agent, which combines configuration files, node, streams and run in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from deepca._util.files import try_lock, write_whole
+from deepca._util.files import try_lock, write_atomic
 from deepca._util.logs import EventLogger
 from deepca._util.machine import keep_freed_memory
 from deepca.data.readers import open_source
@@ -25,15 +25,15 @@ from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.identity import Identity
-from deepca.sites.protocol.fingerprints import fingerprint_of, run_of
+from deepca.sites.protocol.fingerprints import fingerprint_of, network_digest
 from deepca.sites.protocol.incarnation import Incarnation
-from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.protocol.signatures import CertificateSignatures
 from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.node.faults import for_others
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows
-from deepca.sites.runtime.run import Ending, Job, run_site
+from deepca.sites.runtime.run import Ending, SiteRun, run_site
 from deepca.sites.transport.endpoint import peers_of
 from deepca.sites.transport.streams import Streams
 from deepca.solver.observers import Observer
@@ -43,12 +43,12 @@ __all__ = ["Agent", "largest_message", "run_agent"]
 _logger = logging.getLogger(__name__)
 
 _TICK_INTERVAL = 0.05  # seconds; well below the 0.4 s after which a link retransmits
-_MAX_LINGER_OLD_RESULT = 30.0  # seconds; most sites already have the result of a run that had ended before
+_MAX_LINGER_OLD_RESULT = 30.0  # seconds; most sites already have the result of a run that had finished before
 
 
 @dataclass
 class Agent:
-    """The live parts of a running agent, which status screens inspect."""
+    """The parts of a running agent that status screens inspect."""
 
     site: SiteFile
     node: Node
@@ -56,7 +56,7 @@ class Agent:
 
 
 def largest_message(source: Source, settings: Settings, sites: Sequence[str] = ()) -> int:
-    """Return an upper bound, in bytes, on any message of a run with these columns, settings and site names."""
+    """Return an upper bound, in bytes, on the size of any message in a run of these columns and settings."""
     d, k = source.d, settings.n_components
     wanted = k if isinstance(k, int) else d
     columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
@@ -85,9 +85,9 @@ def run_agent(
     observers : sequence of Observer, optional
         Observers of the iterations.
     ready : callable, optional
-        Called once, when the agent listens.
+        Called once, when the agent has started to listen.
     wrap : callable, optional
-        Returns the object that stands between node and streams; for tests that damage messages.
+        Returns the endpoint to use in place of the node; for tests that damage messages.
 
     Returns
     -------
@@ -97,11 +97,11 @@ def run_agent(
     Raises
     ------
     InvalidInput
-        For whatever the operator of this site has to fix.
+        For a problem that the operator of this site has to fix.
     Unfinished
         If the deadline has passed.
     NetworkError
-        For faults of other sites.
+        For a fault of another site.
     InternalError
         For any other exception.
     """
@@ -141,13 +141,13 @@ def _run_agent(
             ending = _write_result(site, parts, observers)
             facts = {"seconds": time.monotonic() - began, "model": str(site.model)}
             log.info(f"the result was written to {site.model.name}", event="finished", facts=facts)
-            # absent sites have to get the result from this one, unless the run had ended before: then most have it
+            # absent sites have to get the result from this one, unless the run had finished before: then most have it
             linger = min(site.network.patience, _MAX_LINGER_OLD_RESULT) if ended_before else None
             late = _hand_out_result(parts.node, linger)
             if late:
                 log.warning(
                     f"{site.site} has finished, but received no confirmation from {', '.join(late)}; if the model is "
-                    f"missing there, start that agent again, and the one of {site.site} to hand out the result",
+                    f"missing there, start the agent there again, and that of {site.site}, which then sends the result",
                     event="late",
                     facts={"sites": list(late)},
                 )
@@ -159,7 +159,7 @@ def _run_agent(
 class _Parts:
     """The parts of an agent, connected to each other but not started."""
 
-    job: Job
+    job: SiteRun
     node: Node
     streams: Streams
     vault: RowsVault
@@ -177,13 +177,13 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
     credentials = None if site.plaintext else Identity.load(site)
-    run = run_of(network)
+    run = network_digest(network)
     named_run = hashlib.sha256(run + network.run.encode()).digest()
     rows = SiteRows(site)
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
     membership = Membership(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
-    # the name does not depend on the rows: promises to other sites hold even if the data file changes
+    # the name does not depend on the rows: promises to other sites remain valid even if the data file changes
     result = f"result-{membership.agreement.hex()[:16]}"
     vault = RowsVault(result, site, rows, named_run)
     node, streams = _connect(site, membership, credentials, vault, wrap)
@@ -192,7 +192,7 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         if site.checkpoints
         else Checkpoints(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
     )
-    job = Job(network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every)
+    job = SiteRun(network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every)
     return _Parts(job, node, streams, vault, checkpoints)
 
 
@@ -207,12 +207,12 @@ def _connect(
     network = site.network
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
-    # the clock only suggests a number: neighbours that know a higher one of this site say so
+    # the clock only suggests a number: neighbours that know a higher number of this site report it
     identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
     seals = (
         None
         if credentials is None
-        else CertificateSeals(
+        else CertificateSignatures(
             lambda: streams.credentials or credentials, membership.sites, membership.run, membership.agreement
         )
     )
@@ -225,30 +225,30 @@ def _connect(
 
 
 def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) -> Ending:
-    """Run to the result and write it; tell the other sites if that fails here."""
+    """Compute the result and write it; if that fails, report the failure to the other sites."""
     node = parts.node
     try:
         with _without_values():
             ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers)
-        write_whole(site.model, ending.content)
+        write_atomic(site.model, ending.content)
     except Unfinished:
         raise
     except Exception as error:
         node.failed(for_others(error), error)
-        node.farewell(0.0)
+        node.wait_until_all_finished(0.0)
         raise
     node.finished()
     return ending
 
 
 def _hand_out_result(node: Node, seconds: float | None) -> tuple[str, ...]:
-    """Stay to hand the result to sites that have not finished, and return those not known to have finished.
+    """Keep running to send the result to unfinished sites, and return the sites not known to have finished.
 
-    ``seconds`` limits the stay; None means the time that the policy sets.
+    ``seconds`` limits how long; None means the time that the policy sets.
     """
     try:
-        return node.farewell(seconds)
-    except KeyboardInterrupt:  # the result is written, so stopping is fine
+        return node.wait_until_all_finished(seconds)
+    except KeyboardInterrupt:  # the result is written, so the agent may stop
         return ()
 
 
@@ -265,7 +265,7 @@ def _exclusive_state_folder(site: SiteFile) -> Iterator[None]:
     with lock:
         if not try_lock(lock):
             raise InvalidInput(
-                f"an agent of site {site.site} is already running and holds {path}; stop that one before starting "
+                f"an agent of site {site.site} is already running and has locked {path}; stop it before starting "
                 "another",
                 parameter="state",
                 file=str(path),
@@ -286,13 +286,13 @@ def _tick(node: Node, over: threading.Event) -> None:
     try:
         while not over.wait(_TICK_INTERVAL):
             node.tick()
-    except Exception as error:  # otherwise the node would stop noticing time without any sign of it
+    except Exception as error:  # otherwise timeouts would silently stop working
         node.broken(error)
 
 
 @contextmanager
 def _without_values() -> Iterator[None]:
-    """Remove values from errors about rows, keeping row and column: people outside the site may read an agent's log."""
+    """Remove values from errors about rows, but keep row and column: others may read an agent's log."""
     try:
         yield
     except DataError as error:
@@ -300,7 +300,7 @@ def _without_values() -> Iterator[None]:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise InvalidInput unless the model can be written, before the run rather than after hours of it."""
+    """Raise InvalidInput unless the model can be written, before the run rather than after hours of computing."""
     if path.is_dir():
         raise InvalidInput(
             f"{path} is a folder, so the model cannot be written there; set `model` in site.toml to the path of a file",

@@ -1,4 +1,4 @@
-"""Reassembly of messages that arrive in parts."""
+"""Reassemble messages that arrive in parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["CHUNK", "Arrived"]
 
 CHUNK = 1 << 20
-"""Bytes of a message body in one Part."""
+"""Bytes of a message body in each Part but the last."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,15 @@ class Arrived:
 
 
 class Arrival:
-    """A message of which some Parts have arrived.
+    """A message that is being reassembled from its Parts.
 
-    Memory for the whole body is allocated with the first Part of several; a single Part is kept without copying.
+    If a message has several Parts, memory for the whole body is allocated when the first of them arrives; the body of a
+    message with a single Part is not copied.
 
     Parameters
     ----------
     total : int
-        Bytes of the body.
+        Size of the body in bytes.
     """
 
     def __init__(self, total: int) -> None:

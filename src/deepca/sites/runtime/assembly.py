@@ -1,4 +1,4 @@
-"""Which sites are reachable and which take part, derived from records and time without waiting or sending."""
+"""Decide which sites are reachable and which take part, from records and time alone: nothing here waits or sends."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 from deepca._util.logs import EventLogger
 from deepca.errors import InvalidInput, NetworkError, PeerFault
-from deepca.sites.protocol.fingerprints import count_columns, other_columns, readable
+from deepca.sites.protocol.fingerprints import as_printable, differing_columns
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
 from deepca.sites.runtime.membership import Membership, Policy
 
-__all__ = ["Assembly"]
+__all__ = ["USE_SAME_FILES", "Assembly"]
 
 _logger = logging.getLogger(__name__)
 
-_NEVER = float("-inf")
-_USE_SAME_FILES = (
+USE_SAME_FILES = (
     "agree with the operators of the other sites on one network.toml, the same columns and the same deepca version, "
     "then start all agents again"
 )
-_MAX_DOUBLINGS = 6  # a site that comes and goes is readmitted after at most 2⁶ times the patience
+"""What to do about sites that differ."""
+_NEVER = float("-inf")
+_MAX_DOUBLINGS = 6  # a site that comes and goes has to stay for at most 2⁶ times the patience to be readmitted
 
 
 class Assembly:
-    """Knowledge that one site has of the others, and the plan that it proposes or has entered.
+    """Knowledge that a site has of the others, and the plan that it proposes or has entered.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class Assembly:
     now : float
         Current time, in seconds.
     epoch : int, optional
-        Last epoch that an earlier incarnation of this agent entered.
+        Last epoch that an earlier incarnation of this agent has entered.
 
     Attributes
     ----------
@@ -52,7 +53,7 @@ class Assembly:
     plan : RunPlan or None
         The plan that was entered.
     disturbance : str
-        Why that plan has to be left; empty while it can be followed.
+        Why this site has to leave that plan; empty while it can follow it.
     proposal : RunPlan or None
         The plan that this site enters next if all its members propose it.
     """
@@ -95,7 +96,7 @@ class Assembly:
 
     @property
     def gone_level(self) -> int:
-        """Log level for sites that are gone, which is expected once this site has finished."""
+        """Log level of messages about lost sites, which are expected once this site has finished."""
         return logging.INFO if self.record.phase == "finished" else logging.WARNING
 
     # --------------------------------------------------------------------------------------------------------- records
@@ -107,14 +108,14 @@ class Assembly:
         self.news += 1
 
     def learn(self, record: Record) -> bool:
-        """Store the record of another site and return whether it is news."""
+        """Store the record of another site, and return whether it was new."""
         if not self.table.put(record):
             return False
         self.news += 1
         return True
 
     def away(self, site: int, now: float) -> float:
-        """Return the seconds since an unreachable site was last heard from."""
+        """Return for how many seconds an unreachable site has been away."""
         return now - self._since.get(site, now)
 
     def unfinished(self) -> list[int]:
@@ -127,18 +128,18 @@ class Assembly:
 
     # ------------------------------------------------------------------------------------------------------- presence
 
-    def look(self, now: float, reached: frozenset[int], last_heard: Mapping[int, float]) -> None:
-        """Update which sites are present, given the neighbours reached and when each was last heard from."""
+    def update_presence(self, now: float, reached: frozenset[int], last_heard: Mapping[int, float]) -> None:
+        """Update which sites are present, given the neighbours reached and when each last sent something."""
         if reached != self.record.links:
             for peer in self.record.links - reached:
                 self._log.log(
                     self.gone_level,
-                    f"no sign of life from {self.name(peer)}",
+                    f"lost contact with {self.name(peer)}",
                     event="silent",
                     facts={"site": self.name(peer)},
                 )
             self.publish(links=reached)
-        present = self.table.together_with(self._me)
+        present = self.table.reachable_from(self._me)
         for site in present ^ self.present:
             heard = last_heard.get(site, _NEVER)
             self._since[site] = min(now, heard) if site not in present and heard > _NEVER else now
@@ -189,12 +190,12 @@ class Assembly:
         return self.proposal is not None and self._all_agree(self.proposal)
 
     def check_epochs(self) -> None:
-        """Raise PeerFault for a site that cannot have entered the epoch it reports; needs the records of all sites."""
+        """Raise PeerFault if a site reports an epoch that it cannot have entered; needs the records of all sites."""
         if all(self.table.get(site) is not None for site in self.everyone):
             self._check_epochs()
 
     def _check_epochs(self) -> None:
-        found = self.table.far_ahead(self._me)
+        found = self.table.implausible_epoch(self._me)
         if found is not None:
             site, common = found
             raise PeerFault(
@@ -244,7 +245,7 @@ class Assembly:
         return plan
 
     def _entered(self, plan: RunPlan, now: float) -> bool:
-        """Return whether a member that is present, or away for less than the patience, runs the plan already.
+        """Return whether a member already runs the plan, and is present or away for less than the patience.
 
         Other members then keep proposing it: otherwise a link that comes up late would end an epoch just begun.
         """
@@ -264,7 +265,7 @@ class Assembly:
         )
 
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
-        """Return the sites that could take part now and their links; none while some site is still awaited."""
+        """Return the sites that could take part now and their links; both are empty while a site is still awaited."""
         none: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
         if any(
             record.fingerprint != self._membership.fingerprint for record in self.table if record.site in self.present
@@ -277,10 +278,10 @@ class Assembly:
         if any(now - self._since.get(site, now) < patience for site in self.everyone - self.present):
             return none
         if 2 * len(self.present) <= len(self.everyone):
-            few, all_of_them = len(self.present), len(self.everyone)
+            reached, sites = len(self.present), len(self.everyone)
             text = (
-                f"only {few} of {all_of_them} sites reach each other, and the run needs more than half to continue "
-                "without the others; it waits until more can be reached"
+                f"only {reached} of {sites} sites reach each other, but more than half are needed to continue without "
+                "the others; the run waits until more sites can be reached"
             )
             self._warn_once(("minority", self.present), "minority", text)
             return none
@@ -292,7 +293,7 @@ class Assembly:
     # ----------------------------------------------------------------------------------------------------- differences
 
     def check_differences(self) -> None:
-        """Warn about sites whose settings differ, and raise InvalidInput where this site has to give up over it.
+        """Warn about sites whose settings differ, and raise InvalidInput if this site has to give up because of that.
 
         A site gives up if it differs from the majority; where no majority agrees, every site gives up.
         """
@@ -300,20 +301,29 @@ class Assembly:
         if not found:
             return
         for one in found:
-            self._warn_once(("differs", one), "differs", self._difference(one), names=list(one.names))
+            self._warn_once(("differs", one), "differs", self.describe(one), site=self.name(one.site), names=list(one.names))
         odd, heard = len(found), sum(bool(record.fingerprint) for record in self.table)
         mine = next((one for one in found if one.site == self._me), None)
         if mine is not None and 2 * odd < heard:
-            raise InvalidInput(f"{self._difference(mine)}; {_USE_SAME_FILES}", agent=mine.site)
+            raise InvalidInput(f"{self.describe(mine)}; {USE_SAME_FILES}", agent=mine.site)
         if 2 * odd >= heard == len(self._membership.sites):
-            raise InvalidInput(f"{'; '.join(map(self._difference, found))}; the run has not started; {_USE_SAME_FILES}")
+            raise InvalidInput(f"{'; '.join(map(self.describe, found))}; the run has not started; {USE_SAME_FILES}")
 
-    def _difference(self, one: Difference) -> str:
+    def describe(self, one: Difference) -> str:
+        """Describe how a site differs from this one or, if this one differs from most sites, from the first of those.
+
+        Values are shown only if they are short texts, not hashes.
+        """
         odd = {found.site for found in self.table.differences()}
-        other = min(record.site for record in self.table if record.site not in odd)
+        other = self._me if self._me not in odd else min(record.site for record in self.table if record.site not in odd)
         here, there = self.table[one.site].fingerprint, self.table[other].fingerprint
-        found = [_compared(name, here, there) for name in one.names]
-        return f"{self.name(one.site)} differs from {self.name(other)}: {'; '.join(found)}"
+        who, whom = ("this site" if site == self._me else self.name(site) for site in (one.site, other))
+        names = [name for name in one.names if name != "columns" or "number of columns" not in one.names]
+        found = [
+            _compared_columns(here, there, who, whom) if name == "columns" else _compared(name, here, there, who, whom)
+            for name in names
+        ]
+        return "; ".join(found)
 
     # ----------------------------------------------------------------------------------------------------- disturbances
 
@@ -349,13 +359,13 @@ class Assembly:
             peer = edge[0] + edge[1] - self._me
             name = self.name(peer)
             if self._policy.on_loss == "shrink" and self.table[peer].phase != "finished":
-                return f"{name} is lost: nothing was heard from it for {down:.0f} s"
-            text = f"nothing was heard from {name} for {down:.0f} s; the run waits for it"
+                return f"{name} is lost: nothing has arrived from it for {down:.0f} s"
+            text = f"nothing has arrived from {name} for {down:.0f} s; the run waits for it"
             self._warn_once(("gone", peer), "waiting", text, site=name)
         return ""
 
     def _returned_site(self, plan: RunPlan, now: float) -> str:
-        """Name a site that was left out and is back; the more often it was left out, the longer it has to stay."""
+        """Describe a site that has been back for long enough; the more often it was left out, the longer that is."""
         if self._policy.on_loss == "shrink":
             for site in self.present - frozenset(plan.members):
                 stay = self._policy.patience * 2 ** min(self._left_out.get(site, 1) - 1, _MAX_DOUBLINGS)
@@ -369,15 +379,18 @@ class Assembly:
             self._log.warning(text, event=event, facts=facts)
 
 
-def _compared(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes]) -> str:
-    """Describe how an entry of the fingerprint differs: short texts in full, columns by number, hashes not at all."""
-    if name == "columns":
-        wrong, counts = other_columns(here, there), (count_columns(here), count_columns(there))
-        if wrong is None:
-            return "different columns" if None in counts else f"{counts[0]} columns instead of {counts[1]}"
-        if not wrong:
-            return "the same columns in a different order"
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return f"column {wrong[0] + 1} has a different name{more}"
-    shown = readable(here.get(name, b""), there.get(name, b""))
-    return f"{name} {shown[0]} instead of {shown[1]}" if shown is not None else f"a different {name}"
+def _compared(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], who: str, whom: str) -> str:
+    shown = as_printable(here.get(name, b""), there.get(name, b""))
+    if shown is None:
+        return f"the {name} differs between {who} and {whom}"
+    return f"{name} is {shown[0] or 'missing'} at {who} and {shown[1] or 'missing'} at {whom}"
+
+
+def _compared_columns(here: Mapping[str, bytes], there: Mapping[str, bytes], who: str, whom: str) -> str:
+    wrong = differing_columns(here, there)
+    if wrong is None:
+        return f"the columns differ between {who} and {whom}"
+    if not wrong:
+        return f"the order of the columns differs between {who} and {whom}"
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"column {wrong[0] + 1}{more} has a different name at {who} than at {whom}"

@@ -38,7 +38,7 @@ class Clock(Protocol):
     """A source of time, and of condition variables whose timeouts follow it."""
 
     def now(self) -> float:
-        """Return the time in seconds; only differences have a meaning."""
+        """Return the time in seconds; only differences are meaningful."""
         ...
 
     def condition(self) -> Condition:
@@ -69,7 +69,7 @@ def in_background(work: Callable[[threading.Event], None], name: str, patience: 
     name : str
         Name of the thread.
     patience : float, optional
-        Seconds to wait for ``work`` to return at the end; without limit by default.
+        Seconds to wait for ``work`` to return when the context ends; unlimited by default.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

@@ -1,4 +1,4 @@
-"""Byte-for-byte comparison of a proposed model file with the model that this site computed.
+"""Compare a proposed model file, byte for byte, with the model that this site computed.
 
 Everything in a model is either one member's numbers, which all members have adopted, or the outcome of arithmetic that
 gives the same bits on every processor (:mod:`deepca._util.portable`), and models are serialised the same way everywhere
@@ -91,6 +91,6 @@ def _described(own: Any, other: Any) -> str:
 
 
 def _shortened(text: str, longest: int = _MAX_SHOWN) -> str:
-    """Return text as one short line: it goes to logs and terminals, and to other sites."""
+    """Return text from another site as one short line, fit for logs, terminals and other sites."""
     line = one_line(text, longest)
     return line if len(text) <= longest else f"{line}…"

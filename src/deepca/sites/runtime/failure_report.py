@@ -1,7 +1,7 @@
-"""Reports of failed agents, for the people who investigate them.
+"""Write a report about a failed agent, for the people who investigate the failure.
 
-A report contains the types of the errors, where in the program they were raised, and the facts of deepca's own errors.
-It contains no messages of other errors, since those might quote rows or paths.
+A report contains the types of the errors, where in the program they were raised, and some attributes of deepca's own
+errors. It leaves out the messages of all other errors, which might quote rows or paths.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from deepca import __version__
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.errors import BadArray, PeerFault
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["report_of", "write_report"]
 
-_MAX_CHAIN = 8  # errors reported of a chain of causes; keeps reports short
+_MAX_CHAIN = 8  # errors reported in a chain of causes, which keeps reports short
 
 
 def write_report(site: SiteFile, error: BaseException) -> Path | None:
     """Write a report to the state folder and return its path, or None if it cannot be written."""
     path = site.state / "report.json"
     try:
-        write_whole(path, json.dumps(report_of(site, error), indent=2).encode(), mode=0o600)
+        write_atomic(path, json.dumps(report_of(site, error), indent=2).encode(), mode=0o600)
     except OSError:
         return None
     return path
@@ -75,7 +75,7 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def _module(filename: str) -> str:
-    """Return the path of a source file relative to its package, so that reports do not reveal local paths."""
+    """Return the path of a source file relative to its import path, so that reports do not reveal local paths."""
     path = Path(filename)
     for entry in sorted(sys.path, key=len, reverse=True):
         if entry and path.is_relative_to(entry):

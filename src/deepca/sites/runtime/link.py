@@ -1,4 +1,4 @@
-"""Exactly-once, in-order delivery to one neighbour over streams that may break, lose, duplicate or reorder frames.
+"""Deliver messages exactly once and in order, over streams that may break, lose, duplicate or reorder frames.
 
 Nothing here waits or reads a clock: the caller passes the current time (see :mod:`deepca.sites.runtime.node`).
 """
@@ -18,15 +18,15 @@ from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
 __all__ = ["BEAT", "SILENCE", "Link", "checksum", "hello_check"]
 
 BEAT = 0.5
-"""Seconds after which a side with nothing to send shows that it is alive."""
+"""Seconds without anything to send after which a side sends a Beat, to show that it is alive."""
 SILENCE = 2.0
 """Seconds without a frame after which a neighbour counts as silent."""
 _DAMAGED = "a damaged frame (wrong checksum)"
 _INCARNATION_LIMIT = 1 << 62  # leaves room to count up in a signed 64-bit integer
-_WINDOW = 8  # messages in flight at most, so that neither side has to buffer more
+_WINDOW = 8  # most messages in flight, so that neither side has to buffer more
 _ACK_DELAY = 0.02  # seconds that an acknowledgement waits for a message to travel with
 _MIN_RETRANSMIT, _MAX_RETRANSMIT = 0.4, 3.0  # seconds without progress before a message is sent again
-_ROUND_TRIPS = 4.0  # and at least this many usual round trips, so that slow links are not flooded with copies
+_MIN_ROUND_TRIPS = 4.0  # likewise in usual round trips, so that slow links are not flooded with copies
 
 
 class Link:
@@ -37,22 +37,22 @@ class Link:
     me : Incarnation
         Incarnation of this agent.
     run : bytes
-        Digest of the network, the same at all its sites.
+        Digest of the network, which is the same at all its sites.
 
     Notes
     -----
     A *session* belongs to two incarnations. Within it, messages are numbered from 1, kept until the other side
     acknowledges them, and sent again from the first unacknowledged one when a stream is new or progress stops. A new
     incarnation on either side starts a new session: messages in flight are dropped, since their recipient is gone,
-    except those already addressed to the new incarnation.
+    except messages that are already addressed to the new incarnation.
     """
 
     _outgoing: deque[tuple[int, Parcel, Incarnation | None]]  # not yet acknowledged
     _arriving: dict[int, Arrival]
-    _last_seq: int  # number of the last message given to send
+    _last_seq: int  # number of the last message queued
     _heard: int  # messages delivered here
     _heard_by_peer: int  # messages that the other side has acknowledged
-    _parts_at_peer: int  # Parts of the message after those that the other side has
+    _parts_at_peer: int  # Parts of the next message that the other side already has
     _next_seq: int  # message and Part to be sent next
     _next_index: int
     _last_sent: float
@@ -68,13 +68,13 @@ class Link:
         self._me, self._run = me, run
         self.peer: Incarnation | None = None
         self.known = Incarnation(0, 0)  # latest known incarnation of the other side
-        self._peer_record: wire.Sealed | None = None  # the record that proves it, to be shown to an earlier incarnation
-        self._peer_outdated = False  # whether the other side has just said hello as an earlier incarnation
-        self._corrected: Incarnation | None = None  # the incarnation that was told so on this stream
+        self._peer_record: wire.Sealed | None = None  # signed record that proves it, sent to an earlier incarnation
+        self._peer_outdated = False  # whether the other side's last hello was of an earlier one
+        self._corrected: Incarnation | None = None  # the earlier one that was sent the record on this stream
         self.open = False
-        self.limit = 0  # largest body, in bytes
+        self.limit = 0  # largest body to accept, in bytes
         self.last_heard = float("-inf")
-        self.skew: float | None = None  # seconds by which the other side's clock is ahead of ours
+        self.skew: float | None = None  # seconds by which the other side's clock is ahead
         self.sent_bytes = self.received_bytes = self.retransmissions = self.stale = 0
         self._greeted = False  # Hello received on this stream
         self.hello_due = False  # whether a Hello goes out before anything else
@@ -104,24 +104,24 @@ class Link:
         return not self._outgoing
 
     def opened(self, now: float) -> None:
-        """Start on a new stream."""
+        """Handle a new stream: say hello, and continue from what was acknowledged."""
         self.open, self._greeted, self.hello_due = True, False, True
         self._corrected = None
         self.last_heard = now
         self._rewind(now)
 
     def closed(self) -> None:
-        """Note that the stream has ended."""
+        """Handle the end of the stream."""
         self.open = self._greeted = False
 
-    def renamed(self, me: Incarnation) -> None:
+    def take_incarnation(self, me: Incarnation) -> None:
         """Start a new session as another incarnation, because neighbours know a later one of this agent."""
         self._me = me
         self._reset()
         self._greeted, self.hello_due = False, self.open
 
-    def heard_of(self, seen: Incarnation, sealed: wire.Sealed | None = None) -> bool:
-        """Note an incarnation of the other side that others know, and return whether a hello is due.
+    def learn_incarnation(self, seen: Incarnation, sealed: wire.Sealed | None = None) -> bool:
+        """Record an incarnation of the other side that is known elsewhere, and return whether a hello is due.
 
         A hello is due if the other side may not know of its own later incarnation; ``sealed`` is the record of the
         other side that proves it.
@@ -139,7 +139,7 @@ class Link:
     # ------------------------------------------------------------------------------------------------------- sending
 
     def send(self, parcel: Parcel, to: Incarnation | None = None) -> None:
-        """Queue a message for the current session, or for the one with ``to``, which may not have started yet."""
+        """Queue a message for the current session, or for that with incarnation ``to``, which may not have started."""
         self._last_seq += 1
         self._outgoing.append((self._last_seq, parcel, to))
 
@@ -206,7 +206,7 @@ class Link:
         return frame
 
     def tick(self, now: float) -> bool:
-        """Return whether there is something to send now: a sign of life, or Parts that may have been lost."""
+        """Return whether there is something to send now: a hello, a Beat, or Parts that may have been lost."""
         if not self.up:
             if self.open and now - self._last_sent >= BEAT:  # a hello may have been lost in either direction
                 self.hello_due = True
@@ -219,7 +219,7 @@ class Link:
         ):
             # only the first message: it may just be slow, and copies of all would slow it down further
             self._retransmit_after = min(
-                2.0 * self._retransmit_after, max(_MAX_RETRANSMIT, 2.0 * _ROUND_TRIPS * (self._round_trip or 0.0))
+                2.0 * self._retransmit_after, max(_MAX_RETRANSMIT, 2.0 * _MIN_ROUND_TRIPS * (self._round_trip or 0.0))
             )
             self._retransmit, self._suspect_before = (self._heard_by_peer + 1, self._parts_at_peer), self._next_seq
             self._sent_at.clear()  # from here on it is unknown which copy an acknowledgement is for
@@ -264,7 +264,7 @@ class Link:
             raise FrameError(_DAMAGED)
         if hello.run != self._run:
             raise WrongNetwork(
-                "a hello of a different network or with a different list of sites; "
+                "a hello from another network, or with a different list of sites; "
                 "both operators should check that they use the same network.toml and deepca version"
             )
         if max(hello.incarnation, hello.known) >= _INCARNATION_LIMIT or not hello.boot or not hello.incarnation:
@@ -272,7 +272,7 @@ class Link:
         peer = Incarnation(hello.incarnation, hello.boot)
         if peer < self.known:
             self.stale += 1
-            # an earlier incarnation, or one that does not know of its later self yet: our hello tells it, at once and
+            # an earlier incarnation, or one that does not yet know of a later one: our hello tells it so, at once and
             # then as often as any other hello, in case the first one is lost
             self._peer_outdated = True
             if peer != self._corrected:
@@ -309,18 +309,18 @@ class Link:
             self.stale += 1
             return []
         if part.total > self.limit:
-            raise FrameError(f"a message of {part.total:,} bytes, above the limit of {self.limit:,}", whole=True)
+            raise FrameError(f"a message of {part.total:,} bytes, above the limit of {self.limit:,}", intact=True)
         if (
             part.index >= max(-(-part.total // CHUNK), 1)
             or part.offset != part.index * CHUNK
             or len(chunk) != min(CHUNK, part.total - part.offset)
         ):
-            raise FrameError("a Part that does not fit into its message", whole=True)
+            raise FrameError("a Part that does not fit into its message", intact=True)
         arrival = self._arriving.get(part.seq)
         if arrival is None:
             arrival = self._arriving[part.seq] = Arrival(part.total)
         if part.total != arrival.total:
-            raise FrameError("two Parts of one message that state different sizes for it", whole=True)
+            raise FrameError("two Parts of one message that state different sizes for it", intact=True)
         arrival.add(part.index, header, chunk)
         self.received_bytes += len(chunk) + len(header)
         whole = []
@@ -343,7 +343,7 @@ class Link:
             if sent is not None:
                 took = now - sent
                 self._round_trip = took if self._round_trip is None else 0.8 * self._round_trip + 0.2 * took
-                self._retransmit_after = max(_ROUND_TRIPS * self._round_trip, _MIN_RETRANSMIT)
+                self._retransmit_after = max(_MIN_ROUND_TRIPS * self._round_trip, _MIN_RETRANSMIT)
             self._sent_at = {seq: at for seq, at in self._sent_at.items() if seq > heard}
             # of the messages sent before a loss, the next one may be lost as well
             self._retransmit = (heard + 1, parts) if heard + 1 < self._suspect_before else None

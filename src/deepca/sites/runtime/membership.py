@@ -1,4 +1,4 @@
-"""A site's place in the network, and how long it waits for others."""
+"""Describe a site's place in the network, and how long it waits for other sites."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Membership", "Policy"]
 
 @dataclass(frozen=True)
 class Policy:
-    """How long a site waits for others, in seconds.
+    """Limits, in seconds, on how long a site waits for other sites.
 
     Parameters
     ----------
     on_loss : {"wait", "shrink"}
         Whether to wait for a neighbour that is lost for longer than ``patience``, or to continue without it.
     patience : float
-        Time for which a silent neighbour does not yet count as lost.
+        Time for which a neighbour may be silent before it counts as lost.
     deadline : float
         Time after which a run ends as unfinished.
     linger : float
-        Time for which a site that has finished stays to hand out the result.
+        Time for which a site that has finished keeps running, to send the result to other sites.
     """
 
     on_loss: Literal["wait", "shrink"] = "wait"
@@ -47,11 +47,11 @@ class Membership:
     edges : tuple of Edge
         Pairs of sites that are neighbours.
     run : bytes
-        Digest of the network, 32 bytes.
+        Digest (32 bytes) of the network and the protocol.
     fingerprint : mapping of str to bytes
-        Everything that must be the same at all sites, by name.
+        What must be the same at all sites, keyed by name.
     limit : int
-        Largest message body, in bytes.
+        Largest message body to accept, in bytes.
     """
 
     sites: tuple[str, ...]
@@ -63,7 +63,7 @@ class Membership:
 
     @property
     def agreement(self) -> bytes:
-        """Digest of 32 bytes, equal for sites that agree on everything, including name and settings of the run."""
+        """Digest (32 bytes) that is equal at sites that agree on everything, including name and settings of the run."""
         return hashlib.sha256(repr(sorted(self.fingerprint.items())).encode() + self.run).digest()
 
     @property

@@ -1,7 +1,7 @@
-"""Digests of a site's rows, so that results and checkpoints of earlier rows are not mistaken for current ones.
+"""Compute digests of a site's rows, so that results and checkpoints of earlier rows are not taken for current ones.
 
 The digest is a salted hash of the data file's content and never leaves the site. The content is hashed again only if
-the file's size, times or inode have changed since the last time, so touching a file only costs one more reading.
+the file's size, times or inode have changed since the last time. Touching a file therefore only costs another read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.logs import EventLogger
 from deepca.errors import OldResult
 from deepca.sites.config.site_file import SiteFile
@@ -29,7 +29,7 @@ _READ_SIZE = 1 << 22  # bytes of the data file hashed at a time, so that large f
 
 
 class SiteRows:
-    """The rows of one site and the runs that have ended with them, remembered in ``rows.json`` in its state folder."""
+    """Digests of a site's rows now and at the end of each run, recorded in ``rows.json`` in its state folder."""
 
     def __init__(self, site: SiteFile) -> None:
         self._site, self._path = site, site.state / "rows.json"
@@ -38,13 +38,13 @@ class SiteRows:
         self.digest = self._digest()
 
     def check(self, run: bytes) -> None:
-        """Raise OldResult if a run, given by its 32-byte digest, has ended here with different rows."""
+        """Raise OldResult if a run, given by its 32-byte digest, has finished here with different rows."""
         ended = self._known["ended"].get(run.hex())
         if ended is not None and ended != self.digest.hex():
             raise self._old(known=True)
 
     def check_known(self, run: bytes) -> None:
-        """Raise OldResult unless the digest of the rows with which a run has ended is known."""
+        """Raise OldResult unless it is known with which rows a run has finished."""
         if run.hex() not in self._known["ended"]:
             raise self._old(known=False)
 
@@ -53,7 +53,7 @@ class SiteRows:
         return OldResult(name, next_name(name), str(self._site.data), known=known)
 
     def keep(self, run: bytes) -> None:
-        """Remember that a result of this run is signed or accepted with the current rows."""
+        """Record that this site signs or accepts a result of this run with its current rows."""
         if self._known["ended"].get(run.hex()) != self.digest.hex():
             self._known["ended"][run.hex()] = self.digest.hex()
             self._write()
@@ -100,7 +100,7 @@ class SiteRows:
 
     def _write(self) -> None:
         try:
-            write_whole(self._path, json.dumps(self._known).encode(), mode=0o600)
+            write_atomic(self._path, json.dumps(self._known).encode(), mode=0o600)
         except OSError as error:
             self._log.warning(
                 f"{self._path} cannot be written ({error.strerror}), so this site may not recognise its old results; "
@@ -110,9 +110,9 @@ class SiteRows:
 
 
 class RowsVault(FileVault):
-    """A vault that remembers the rows before a result is signed, so that a restart cannot sign for other rows.
+    """A vault that records the rows before a result is signed, so that a restarted agent cannot sign for other rows.
 
-    ``run`` is the 32-byte digest of the run. A stored result whose rows are not known raises OldResult.
+    ``run`` is the 32-byte digest of the run. OldResult is raised if the rows of a stored result are not known.
     """
 
     def __init__(self, name: str, site: SiteFile, rows: SiteRows, run: bytes) -> None:
@@ -121,12 +121,12 @@ class RowsVault(FileVault):
         if self.kept.outcome is not None:
             rows.check_known(run)
 
-    def hold(
+    def store_result(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
-        """Remember the rows, then store the result."""
+        """Record the rows, then store the result."""
         self._rows.keep(self._run)
-        super().hold(outcome, claim, endorsements, decided=decided)
+        super().store_result(outcome, claim, endorsements, decided=decided)
 
 
 def next_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The run of one site, from the first contact to the result; the same code for real and simulated processes."""
+"""Run one site from the first contact to the result; real and simulated processes share this code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import from_bytes
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint
-from deepca.engines.keeping import CheckpointObserver, CheckpointStore, Resumption
+from deepca.engines.checkpointing import CheckpointObserver, CheckpointStore, Resumption
 from deepca.engines.local import Engine
 from deepca.errors import (
     BadArray,
@@ -37,7 +37,7 @@ from deepca.errors import (
 )
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMI, share_spectrum
+from deepca.network.broadcasts import SEMIORTHOGONALITY, share_spectrum
 from deepca.network.sweeps import round_between
 from deepca.network.traffic import Traffic
 from deepca.network.transports.base import Message, Tag
@@ -45,24 +45,24 @@ from deepca.operators.linalg import qr
 from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
-from deepca.sites.runtime.node import Concluded, Node
+from deepca.sites.runtime.node import DecidedResult, Node
 from deepca.sites.runtime.node.faults import for_others
 from deepca.sites.runtime.vault import Vault
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
-__all__ = ["Ending", "Job", "Store", "run_site", "spread"]
+__all__ = ["Ending", "SiteRun", "Store", "broadcast_from", "run_site"]
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
+class SiteRun:
     """Everything that a site contributes to a run."""
 
-    run: str  # its name
+    run: str  # name of the run
     sites: tuple[str, ...]
-    me: int
+    me: int  # index of this site
     topology: Topology
     settings: Settings
     source: Source
@@ -72,7 +72,7 @@ class Job:
     def interval(self) -> int:
         """Iterations between checkpoints, enough that no site can be ahead of another by more than one interval.
 
-        The last two checkpoints of every site then always have an iteration in common.
+        All sites then always have an iteration in common among their last two checkpoints.
         """
         return max(self.every, self.topology.flood_rounds + 1)
 
@@ -90,7 +90,7 @@ class CheckpointHeader(Protocol):
 
     @property
     def members(self) -> bytes:
-        """Digest of the sites that took part."""
+        """Digest of the sites whose rows it covers."""
 
 
 class Store(CheckpointStore, Protocol):
@@ -102,48 +102,49 @@ class Store(CheckpointStore, Protocol):
     def load(self, key: bytes, /) -> Checkpoint | None:
         """Return a checkpoint, or None if it is missing or damaged."""
 
-    def keep_until(self, key: bytes, /) -> None:
-        """Drop all other checkpoints, if this one is stored."""
+    def keep_only(self, key: bytes, /) -> None:
+        """Delete all other checkpoints, if this one is stored."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The result of a run, the same bytes at every site."""
+    """The result of a run, which is the same bytes at every site."""
 
     content: bytes
     model: Model
-    members: tuple[str, ...]  # sites whose rows it describes
+    members: tuple[str, ...]  # sites whose rows it covers
     left_out: tuple[str, ...]  # all other sites
-    own: bool  # True if this site compared it with its own numbers, False if it relies on the signatures of most sites
+    compared: bool  # True if this site compared it with its own numbers, False if it relies on a majority's signatures
 
 
 def run_site(
-    job: Job,
+    job: SiteRun,
     node: Node,
     checkpoints: Store,
     vault: Vault,
     *,
     observers: Sequence[Observer] = (),
 ) -> Ending:
-    """Gather with the other sites and run, regrouping as often as necessary, until there is a result.
+    """Compute the result with the other sites, and regroup whenever one of them is lost, restarts or comes back.
 
-    Raises Unfinished at the deadline, and InvalidInput if this site differs from the others or its rows are unusable.
+    A run that has already finished returns its recorded result. Raise InvalidInput if settings or columns of this site
+    differ from those of the others, or its rows cannot be used; raise Unfinished at the deadline.
     """
     check_settings(job.settings)
     log = EventLogger(_logger, job.sites[job.me])
     known = vault.load()
     if known.decided and known.outcome is not None:
         log.warning(
-            f"run {job.run!r} has ended before, and its result is used again; to run again, all sites have to agree "
-            "on a new name for `run` in network.toml",
+            f"run {job.run!r} has already finished, and its result is reused; to compute again, agree with the other "
+            "sites on a new name for `run` in network.toml",
             event="result",
         )
         return _ending(known.outcome, own=False)
-    keeper = _Checkpointer(checkpoints, job.interval)
+    checkpointer = _Checkpointer(checkpoints, job.interval)
     data: LocalData | None = None
     while True:
-        agreed = node.gather(keeper.offer(), partial(_check_ours, job))
-        if isinstance(agreed, Concluded):
+        agreed = node.gather(checkpointer.offer(), partial(_check_ours, job))
+        if isinstance(agreed, DecidedResult):
             return _ending(agreed.content, own=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
@@ -153,8 +154,8 @@ def run_site(
             if data is None:  # only now: all members agree on columns and settings
                 data = read((job.source,), form=job.settings.form)
             k, d = job.settings.n_components, job.source.d
-            keeper.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
-            mine = _model(job, agreed, _fitted(job, node, data, network, observers, keeper))
+            checkpointer.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
+            mine = _model(job, agreed, _fitted(job, node, data, network, observers, checkpointer))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
@@ -165,13 +166,18 @@ def run_site(
 
 
 def _fitted(
-    job: Job, node: Node, data: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Checkpointer
+    job: SiteRun,
+    node: Node,
+    data: LocalData,
+    network: AgentNetwork,
+    observers: Sequence[Observer],
+    checkpointer: _Checkpointer,
 ) -> Model:
-    """Return the fitted model; tell the other sites about an error that they find as well."""
+    """Return the fitted model; report an error to the other sites if they should find it as well."""
     try:
         engine = _SiteEngine(network)
         return fit(
-            data, network, job.settings, observers=observers, engine=engine, keeping=keeper, weighted=False
+            data, network, job.settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
         ).model
     except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
@@ -179,11 +185,11 @@ def _fitted(
         raise  # other errors may concern this site alone, for example when it reads its rows again
 
 
-def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
+def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
     """Return an error that names the site from which this one received invalid numbers.
 
     Numbers that come down the tree are received from the parent, which passes them on before it can check them. An
-    honest parent refuses them as well, so this waits for its report, which names the site that computed them.
+    honest parent refuses them as well, so this waits for its report, which accuses the site that computed them.
     """
     if isinstance(error, BadArray):
         if error.agent < 0:
@@ -196,12 +202,12 @@ def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: Ba
             node.await_fault(plan, plan.members[agent])
             by = f", computed by {job.sites[plan.members[error.sender]]}"
         what = f"{error.what}{by}, {error.found}"
-    phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.at
+    phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.phase_and_iteration
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 
 
 class _Transport:
-    """Exchange messages between the members of a plan, numbered by their place in it."""
+    """Transport between the members of a plan, which are numbered by their position in it."""
 
     reliable = True
 
@@ -232,16 +238,16 @@ class _Checkpointer(CheckpointObserver):
         ``d`` is the number of columns, ``most`` the largest number of components that can be requested.
         """
         self._resumption = self._agree(plan, network, d, most)
-        self._scope, self._members = plan.digest, plan.rows_of
+        self._scope, self._members = plan.digest, plan.members_digest
 
     def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> Resumption | None:
-        """Return the checkpoint that all members have, else the W of the most advanced member, else None."""
+        """Return where to resume: at the checkpoint that all members have, else from the most advanced member's W."""
         if plan.resume:
             found = self._checkpoints.load(plan.resume)
             network.begin(plan.epoch, 0, "resume")
             usable = float(network.reduce(np.array([0.0 if found is None else 1.0]), "min")[0])
             if usable and found is not None:
-                self._checkpoints.keep_until(plan.resume)
+                self._checkpoints.keep_only(plan.resume)
                 self.newest = found.state
                 return Resumption(state=found.state)
             who = "this" if found is None else "another"
@@ -252,11 +258,11 @@ class _Checkpointer(CheckpointObserver):
         state = self.state() if network.agent == source else None
         W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
         network.begin(plan.epoch, 0, "directions")
-        [k] = spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
+        [k] = broadcast_from(network, source, np.array([float(W.shape[1])]), lambda x: x[0] in range(most + 1))
         if k == 0.0:
             return None
-        W = W if network.agent == source else np.zeros((d, int(k)))
-        W = spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
+        W, inside = W if network.agent == source else np.zeros((d, int(k))), np.eye(int(k))
+        W = broadcast_from(network, source, W, lambda x: bool(np.abs(x.T @ x - inside).max() <= SEMIORTHOGONALITY))
         return Resumption(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, data: LocalData, settings: Any, /) -> Self:
@@ -310,7 +316,7 @@ class _SiteEngine(Engine):
         return common[0], None if proof is None else common[1]
 
 
-def _topology(job: Job, plan: RunPlan) -> Topology:
+def _topology(job: SiteRun, plan: RunPlan) -> Topology:
     if len(plan.members) == len(job.sites) and len(plan.edges) == job.topology.n_edges:
         return job.topology
     place = {site: j for j, site in enumerate(plan.members)}
@@ -318,11 +324,11 @@ def _topology(job: Job, plan: RunPlan) -> Topology:
     return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
 
 
-def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+def broadcast_from(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
     """Send the numbers of one agent to all others: along a path to the leader, then down the tree.
 
-    They pass through the leader because all agents have to start with what it starts with. Agents on the path check
-    that the numbers are ``right`` before they pass them on, so that invalid ones are noticed next to their source.
+    They pass through the leader because all agents have to start from the numbers that the leader has. Agents on the
+    path check with ``right`` before they pass the numbers on, so that invalid ones are detected next to their source.
     """
     what, found = "starting directions", "not orthonormal or too many of them"
     _, before = network.topology.paths_from(source)
@@ -334,7 +340,7 @@ def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array]
         keep[receiver] = 0.0
         x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
         if network.agent == receiver and not right(x):
-            phase, iteration = network.at
+            phase, iteration = network.phase_and_iteration
             raise BadArray(f"agent {sender}", f"{what}, {found}", phase=phase, iteration=iteration, agent=sender)
     x = network.broadcast(x)
     if not (network.leads or right(x)):
@@ -342,8 +348,8 @@ def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array]
     return x
 
 
-def _model(job: Job, plan: RunPlan, model: Model) -> Model:
-    """Return the result as this site computed it; all members know every field, so that they can compare it."""
+def _model(job: SiteRun, plan: RunPlan, model: Model) -> Model:
+    """Add facts about the run to the model; all members know them, so that the models can be compared."""
     members = [job.sites[site] for site in plan.members]
     about = {
         **model.about,
@@ -361,10 +367,10 @@ def _ending(content: bytes, *, own: bool) -> Ending:
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
-def _check_ours(job: Job, content: bytes, claim: ResultClaim) -> None:
-    """Raise NetworkError unless a result signed by most sites belongs to this run, epoch and plan.
+def _check_ours(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
+    """Raise NetworkError unless a result that most sites have signed belongs to this run, epoch and plan.
 
-    This is the check of a site that has not computed anything to compare the result with.
+    A site that has not computed a result of its own, to compare byte for byte, makes this check instead.
     """
     try:
         ending = _ending(content, own=False)
@@ -386,12 +392,10 @@ def _check_ours(job: Job, content: bytes, claim: ResultClaim) -> None:
         }
     except (ModelError, KeyError, TypeError) as error:
         raise NetworkError(
-            f"the result that most sites have signed cannot be read ({error}), so it was not written; "
-            "ask the operators of those sites to check it"
+            f"the result that most sites have signed cannot be read ({error}); ask their operators to check it"
         ) from None
     if not all(ours.values()):
         wrong = ", ".join(name for name, right in ours.items() if not right)
         raise NetworkError(
-            f"the result that most sites have signed does not belong to this run (differing: {wrong}), so it was not "
-            "written; ask the operators of those sites to check it"
+            f"the result that most sites have signed is of another run (it differs in {wrong}); ask their operators"
         )

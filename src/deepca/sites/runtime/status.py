@@ -1,4 +1,4 @@
-"""Status of an agent in words: its activity and the sites it waits for, for screen, log and final message."""
+"""Describe what an agent is doing and which sites it waits for, for screen, log and final message."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Situation", "Wait", "Watch", "Watched", "span"]
 
 _logger = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.5  # seconds between checks of what the agent waits for
+LOOK_EVERY = 0.5  # seconds between checks of what the agent is waiting for
 SETTLED_AFTER = 2.0  # seconds of waiting before it is logged: shorter waits are normal
-_REMIND = (60.0, 900.0)  # first and longest interval, in seconds, between log lines about the same wait
+_REMINDER_INTERVALS = (60.0, 900.0)  # seconds between log lines about the same wait: at first, and at most
 _RATE_WINDOW = 9  # iterations from which the rate of convergence is estimated
 _STALLED_AFTER = 5.0  # seconds without an iteration after which the agent counts as waiting
 _REPORTED_SKEW = 5.0  # seconds; smaller differences between clocks are harmless
 
 
 class Watched(Protocol):
-    """An agent to be watched, such as :class:`deepca.sites.runtime.agent.Agent`."""
+    """An agent whose status is followed, such as :class:`deepca.sites.runtime.agent.Agent`."""
 
     @property
     def node(self) -> Any:
@@ -45,16 +45,16 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Wait:
-    """Sites that the agent waits for, and why.
+    """Sites that the agent is waiting for, and why.
 
     Parameters
     ----------
     sites : tuple of str
-        Their names; empty if ``why`` names what is awaited.
+        Names of these sites; empty if ``why`` says what the agent is waiting for instead.
     why : str
         The reason.
     seconds : float or None
-        Length of the wait so far, if known.
+        How long it has been waiting, if known.
     details : tuple of str
         Further facts that may help to find the cause.
     """
@@ -65,32 +65,32 @@ class Wait:
     details: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
-        """The wait in words."""
+    def text(self) -> str:
+        """The wait in words, such as "south: unreachable for 12 s"."""
         since = "" if self.seconds is None else f" for {span(self.seconds)}"
         return f"{', '.join(self.sites)}: {self.why}{since}" if self.sites else f"{self.why}{since}"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """State of an agent at one moment.
+    """Snapshot of an agent's activity.
 
     Parameters
     ----------
     doing : str
-        Its activity.
+        Its activity, in a few words.
     epoch : int
         Current epoch.
     members : int
         Number of sites that take part.
     waits : tuple of Wait
-        What it waits for now.
+        What it is waiting for.
     iteration, change, disagreement : int or float, optional
-        Latest iteration and its agreed numbers.
+        Latest iteration, and the change and disagreement that all sites agreed on.
     left : float, optional
         Estimated seconds until the tolerance is met.
     links : tuple of LinkView
-        Its links, with clock skew only where it matters.
+        Its links, with clock skew only where it is large enough to matter.
     """
 
     doing: str
@@ -116,18 +116,18 @@ class Situation:
     @property
     def waiting(self) -> str:
         """All waits in words; empty if there are none."""
-        return "waiting for " + "; ".join(wait.said for wait in self.waits) if self.waits else ""
+        return "waiting for " + "; ".join(wait.text for wait in self.waits) if self.waits else ""
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Progress of the iterations."""
+    """Progress of the iterations, from which the remaining time is estimated."""
 
     began: float
     at: float  # time of the last iteration
     tol: float | None
     iteration: int
-    history: tuple[Agreed, ...] = ()  # newest agreed numbers
+    history: tuple[Agreed, ...] = ()  # the latest numbers that sites agreed on
     error: float = math.inf  # estimated remaining error, an angle
     worst: tuple[float, float] = (0.0, 0.0)  # largest estimate so far, and its time
     ended: bool = False
@@ -166,8 +166,8 @@ class _Steps:
 class Watch:
     """Follow an agent through its events, its iterations and the state of its node.
 
-    It logs "progress" and "waiting" events, so that a log without a screen shows the status as well. It must not hold
-    a lock of its own while it asks the node, because the node logs while holding its lock.
+    It logs "progress" and "waiting" events, so that a log shows the status even without a screen. It must not hold a
+    lock of its own while it calls the node, because the node logs while it holds its own lock.
     """
 
     def __init__(self, site: SiteFile) -> None:
@@ -180,11 +180,11 @@ class Watch:
         self.last = Situation("starting")
 
     def attach(self, agent: Watched) -> None:
-        """Start to watch an agent."""
+        """Start watching an agent."""
         self._agent = agent
 
-    def hear(self, event: str, facts: Mapping[str, object]) -> None:
-        """Process an event of this site; fast, and callable from any thread."""
+    def on_event(self, event: str, facts: Mapping[str, object]) -> None:
+        """Process an event of this site; called from any thread, so it must be fast."""
         if event in ("lost", "found"):
             gone = dict(self._gone)
             gone[str(facts["site"])] = time.monotonic()
@@ -197,12 +197,12 @@ class Watch:
     # ------------------------------------------------------------------------------------------------ as an observer
 
     def begin(self, start: Start) -> None:
-        """Start to follow the iterations."""
+        """Start following the iterations."""
         now = time.monotonic()
         self._steps = _Steps(now, now, start.tol, start.state.t)
 
     def observe(self, step: Step) -> None:
-        """Follow an iteration, and log progress from time to time."""
+        """Record an iteration, and log progress from time to time."""
         if self._steps is None:
             return
         now = time.monotonic()
@@ -225,7 +225,7 @@ class Watch:
             )
 
     def end(self, result: Result[Any]) -> None:
-        """Note that the iterations have ended."""
+        """Record that the iterations have ended."""
         if (steps := self._steps) is not None:
             self._steps = replace(steps, at=time.monotonic(), ended=True)
 
@@ -312,7 +312,7 @@ class Watch:
         logged: object = ()
         known: object = ()
         since = logged_at = 0.0
-        pause = _REMIND[0]
+        pause = _REMINDER_INTERVALS[0]
         while not over.wait(LOOK_EVERY):
             now, waits = time.monotonic(), self.situation().waits
             kind = tuple((wait.sites, wait.why) for wait in waits)
@@ -322,7 +322,8 @@ class Watch:
                 continue
             if kind == logged and now - logged_at < pause:
                 continue
-            pause = min(2.0 * pause, _REMIND[1]) if kind == logged else _REMIND[0]
+            first, longest = _REMINDER_INTERVALS
+            pause = min(2.0 * pause, longest) if kind == logged else first
             logged, logged_at = kind, now
             details = "; ".join(text for wait in waits for text in wait.details)
             self._log.warning(

@@ -1,4 +1,4 @@
-"""Storage for the promises that a site must keep after a crash: the epochs it entered and the result it signed.
+"""Store the promises that a site must keep even after a crash: the epochs it entered and the result it signed.
 
 Other sites rely on both. A site's signature counts towards the majority that decides a result, and a site that has
 entered an epoch signs no result of an earlier one; if either were forgotten, two results could be decided.
@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.logs import EventLogger
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 
-__all__ = ["FileVault", "MemoryVault", "Remembered", "Vault"]
+__all__ = ["FileVault", "MemoryVault", "Promises", "Vault"]
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """Promises of a site.
+class Promises:
+    """The promises of a site.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Remembered:
     claim : ResultClaim or None
         The claim about that file.
     endorsements : tuple of Endorsement
-        The signatures under the claim that were known.
+        The known signatures on that claim.
     decided : bool
         Whether those signatures suffice to write the result.
     """
@@ -53,44 +53,44 @@ class Remembered:
 class Vault(Protocol):
     """Storage for the promises of a site."""
 
-    def load(self) -> Remembered:
+    def load(self) -> Promises:
         """Return what is stored."""
         ...
 
-    def enter(self, epoch: int, /) -> None:
-        """Store that an epoch is entered, before other sites learn of it."""
+    def store_epoch(self, epoch: int, /) -> None:
+        """Store that this site enters an epoch, before other sites learn of it."""
         ...
 
-    def hold(
+    def store_result(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
-        """Store a result and its signatures, before other sites learn of this site's own."""
+        """Store a result and its signatures, before other sites learn of this site's own signature."""
         ...
 
 
 class MemoryVault:
-    """A vault in memory, for simulated agents, which are never killed alone."""
+    """A vault in memory, for simulated agents: the simulation keeps it when it restarts one."""
 
     def __init__(self) -> None:
-        self.kept = Remembered()
+        self.kept = Promises()
 
-    def load(self) -> Remembered:
+    def load(self) -> Promises:
         """Return what is stored."""
         return self.kept
 
-    def enter(self, epoch: int, /) -> None:
+    def store_epoch(self, epoch: int, /) -> None:
         """Store the epoch if it is later than the stored one."""
         self.kept = replace(self.kept, epoch=max(epoch, self.kept.epoch))
 
-    def hold(
+    def store_result(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Replace the stored result."""
-        self.kept = Remembered(self.kept.epoch, outcome, claim, tuple(endorsements), decided)
+        self.kept = Promises(self.kept.epoch, outcome, claim, tuple(endorsements), decided)
 
 
 class FileVault(MemoryVault):
-    """A vault of two files, the result and its claims; if they cannot be written, it warns and stays in memory.
+    """A vault of two files, the result and its claims; if they cannot be written, it warns and uses memory only.
 
     Parameters
     ----------
@@ -110,42 +110,46 @@ class FileVault(MemoryVault):
         self._log = EventLogger(_logger, site)
         self.kept = self._read(sites)
 
-    def enter(self, epoch: int, /) -> None:
+    def store_epoch(self, epoch: int, /) -> None:
         """Store the epoch on disk."""
-        super().enter(epoch)
+        super().store_epoch(epoch)
         self._write()
 
-    def hold(
+    def store_result(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Store the result on disk; the model file is written only if it has changed."""
         known = self.kept.outcome
-        super().hold(outcome, claim, endorsements, decided=decided)
+        super().store_result(outcome, claim, endorsements, decided=decided)
         self._write(outcome if outcome != known else None)
 
-    def _read(self, sites: int) -> Remembered:
+    def _read(self, sites: int) -> Promises:
         try:
             stored = json.loads(self._about.read_text(encoding="utf-8"))
             epoch = int(stored["epoch"])
         except FileNotFoundError:
-            return Remembered()
+            return Promises()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._log.warning(f"{self._about} cannot be read ({error}) and is ignored", event="checkpoint")
-            return Remembered()
+            self._log.warning(
+                f"{self._about} cannot be read ({error}) and is ignored, so this site does not know what it signed in "
+                "this run; check the disk and the permissions of that folder",
+                event="checkpoint",
+            )
+            return Promises()
         try:
             if not (signed := stored["endorsements"]):
-                return Remembered(epoch)
+                return Promises(epoch)
             endorsements = tuple(_endorsement(one, sites) for one in signed)
             outcome, claim = self._result.read_bytes(), endorsements[0].claim
             if hashlib.sha256(outcome).digest() == claim.outcome:
-                return Remembered(epoch, outcome, claim, endorsements, bool(stored["decided"]))
+                return Promises(epoch, outcome, claim, endorsements, bool(stored["decided"]))
             reason = "is not the result that this site signed"
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
             reason = f"cannot be used ({error})"
         self._log.warning(
-            f"{self._result} {reason}, so it is ignored; another site can hand out the result again", event="checkpoint"
+            f"{self._result} {reason}, so it is ignored; another site can send the result again", event="checkpoint"
         )
-        return Remembered(epoch)  # without the result, but with the promise to enter no earlier epoch
+        return Promises(epoch)  # without the result, but with the promise to enter no earlier epoch
 
     def _write(self, outcome: bytes | None = None) -> None:
         kept = self.kept
@@ -156,8 +160,8 @@ class FileVault(MemoryVault):
         }
         try:
             if outcome is not None:
-                write_whole(self._result, outcome, mode=0o600)
-            write_whole(self._about, json.dumps(stored).encode(), mode=0o600)
+                write_atomic(self._result, outcome, mode=0o600)
+            write_atomic(self._about, json.dumps(stored).encode(), mode=0o600)
         except OSError as error:
             self._log.warning(
                 f"the progress of this run cannot be stored in {self._about.parent} ({error.strerror}); check the disk "

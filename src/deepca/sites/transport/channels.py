@@ -1,4 +1,4 @@
-"""Both sides of a gRPC stream as sequences of frames, and the gRPC options they need."""
+"""Read and write frames at either side of a gRPC stream, and set the gRPC options for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GrpcOptions = Sequence[tuple[str, int]]
 FRAME_LIMIT = 4 << 20
 """Largest frame, in bytes."""
 _T = TypeVar("_T")
-_MAX_REFUSAL = 1000  # characters of a refusal that are sent; more would only fill the other side's log
+_MAX_REFUSAL = 1000  # characters sent of a refusal; more would only fill the other side's log
 _REFUSAL_TIMEOUT = 0.3  # seconds to deliver a refusal before the stream is closed
 
 
@@ -77,11 +77,11 @@ class Channel(Protocol):
         """Write a frame; raise StreamEnded if the stream has ended."""
 
     async def refuse(self, why: str) -> None:
-        """Tell the other side why it is refused, and end the stream."""
+        """Send the other side the reason why it is refused, and end the stream."""
 
 
 class Dialled:
-    """The side that dialled."""
+    """The channel at the side that dialled."""
 
     def __init__(self, call: Any, name: str, address: str) -> None:
         self._call = call
@@ -128,7 +128,7 @@ class Dialled:
 
 
 class Accepted:
-    """The side that was dialled."""
+    """The channel at the side that was dialled."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -179,8 +179,8 @@ async def with_timeout(seconds: float, step: Coroutine[Any, Any, _T], otherwise:
 def event_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this process, which runs in a thread until the process ends.
 
-    gRPC has one event queue per process, which any of its loops may drain. An event for a loop that has been closed
-    would stop the queue for all others, so there is a single loop, and it is closed only at exit.
+    gRPC has one event queue per process, which any loop may drain. An event for a closed loop would stop the queue for
+    all other loops, so there is a single loop, and it is closed only at exit.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="streams", daemon=True)

@@ -1,4 +1,4 @@
-"""The credentials in use, replaced when their files change or a newer list of revoked certificates arrives."""
+"""The credentials in use, replaced when their files change or a newer revocation list arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMINDER_INTERVAL = 86400.0  # seconds, one day: expiry is a matter of weeks
 
 
 class CurrentCredentials:
-    """A site's credentials, which also close the streams that they no longer accept.
+    """The credentials that a site uses; it closes streams whose certificate they no longer accept.
 
     Only the event loop's thread may change them; any thread may read ``value``.
     """
@@ -47,13 +47,13 @@ class CurrentCredentials:
     def refresh(self) -> bool:
         """Load files that have changed, and return whether this site's certificate, key or authority differ now.
 
-        Once a day, this also logs what will have to be renewed soon.
+        Also logs, once a day, what has to be renewed soon.
         """
         before = self.require()
         try:
             if before.changed():
                 self._value = before.reload()
-        except Exception as error:  # the old ones stay in use, and the files are checked again
+        except Exception as error:  # the old credentials stay in use, and the files are checked again
             self._refusals.report(
                 None,
                 "own certificate",
@@ -78,7 +78,7 @@ class CurrentCredentials:
                 neighbor.close(neighbor.stream, str(error))
 
     def adopt(self, der: bytes, source: str, stream: OpenStream | None = None) -> None:
-        """Adopt a newer list of revoked certificates, act on it, and pass it on.
+        """Adopt a newer revocation list, act on it, and pass it on.
 
         Parameters
         ----------
@@ -98,19 +98,19 @@ class CurrentCredentials:
         if now is before:
             return
         self._log.warning(
-            f"received list {now.list_number} of revoked certificates from {source}; it replaces list "
-            f"{before.list_number}",
+            f"received revocation list {now.list_number} from {source}; it replaces list {before.list_number}",
             event="revocations",
         )
         try:
             now.check_peer(before.certificate_der, self._site)
         except DeepcaError as error:
-            self._log.warning(f"{self._site} can no longer take part: {error}", event="revocations")
+            text = f"{self._site} can no longer take part: {error}; ask the operator of the authority why"
+            self._log.warning(text, event="revocations")
         self.check_streams()
         self._neighbors.wake_all()  # every stream passes the list on
 
     def newer_list(self, stream: OpenStream) -> wire.Frame | None:
-        """Return the list of revoked certificates as a frame, or None if the other side of a stream has it already."""
+        """Return the revocation list as a frame, or None if the other side of a stream already has it."""
         if self._value is None or self._value.list_number <= stream.their_list:
             return None
         stream.their_list = self._value.list_number
@@ -118,7 +118,7 @@ class CurrentCredentials:
         return wire.Frame(revocations=wire.Revocations(list=der)) if der else None
 
     def _remind(self, now: Credentials) -> None:
-        """Log what will have to be renewed soon."""
+        """Log what has to be renewed soon, at most once a day."""
         if time.monotonic() - self._reminded >= _REMINDER_INTERVAL and (text := now.warning()):
             self._reminded = time.monotonic()
             self._log.warning(text, event="revocations")

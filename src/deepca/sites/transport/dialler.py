@@ -1,4 +1,4 @@
-"""Outgoing connections to neighbours."""
+"""Open connections to neighbours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dialler:
         self._options, self._redial = options, redial
 
     async def dial(self, neighbor: Neighbor) -> None:
-        """Try once to open a stream to a neighbour, and run it to its end."""
+        """Try once to open a stream to a neighbour, and run it until it ends."""
         peer = neighbor.peer
         assert peer.address is not None
         channel = self._connect(peer)

@@ -1,4 +1,4 @@
-"""Interface of the streams: the sites at their ends, their timeouts, and the endpoint that exchanges frames."""
+"""Interface of the streams: the peers they connect, their timeouts, and the endpoint that exchanges frames."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Peer:
     index : int
         Index in the list of sites.
     name : str
-        Its name.
+        Name of the site.
     address : str or None
         host:port, or None if it does not accept connections.
     dial : bool
-        Whether this neighbour is dialled from here; otherwise it dials.
+        Whether this site dials that neighbour; otherwise the neighbour dials.
     """
 
     index: int
@@ -79,13 +79,13 @@ class Endpoint(Protocol):
         """Handle the end of the stream to ``peer``."""
 
     def received(self, peer: int, frame: wire.Frame) -> None:
-        """Process a frame; a FrameError closes the stream, and the other side is told why."""
+        """Process a frame; raising FrameError closes the stream and sends the reason to the other side."""
 
     def next_frame(self, peer: int) -> wire.Frame | None:
         """Return the next frame to write, or None if there is nothing to send now."""
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
-        """Handle a refusal by this site or by the other one.
+        """Handle a refused connection, whichever side refused it.
 
         ``peer`` is None if the other side is unknown; ``where`` is its address.
         """

@@ -1,4 +1,4 @@
-"""Transfer of frames over an open stream, in both directions, until it ends."""
+"""Transfer frames over an open stream, in both directions, until it ends."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["FramePump"]
 
-_CLOSE_TIMEOUT = 0.5  # seconds to write a refusal, and again for the tasks of a stream to end
+_CLOSE_TIMEOUT = 0.5  # seconds allowed for writing a refusal, and again for the tasks of a stream to end
 
 
 @dataclass(frozen=True)
 class _Ending:
-    """The end of a stream."""
+    """End of a stream: reason, and whether to report it."""
 
     why: str
-    report: bool = False  # whether the endpoint is told of a refusal
-    last_words: str = ""  # refusal that is sent to the other side
+    report: bool = False  # whether to report it to the endpoint as a refusal
+    last_words: str = ""  # refusal to send to the other side
 
 
 class FramePump:
-    """Transfer frames between channels and the endpoint, and newer lists of revoked certificates between sites.
+    """Transfer frames between channels and the endpoint, and newer revocation lists between sites.
 
     Used in the event loop's thread only. At most one frame per neighbour is buffered here. ``site`` is the name of this
     site.

@@ -1,8 +1,8 @@
-"""Plain descriptions of gRPC's connection errors. This module does not import grpc.
+"""Describe gRPC's connection errors in plain words. This module does not import grpc.
 
 The side that dials learns about errors from its call (:func:`connection_trouble`). The side that listens does not: a
-client that fails in the handshake never becomes a call, and gRPC's core only writes about it to standard error, if
-configured to do so; :class:`CoreLog` reads that output.
+client that fails the handshake never becomes a call, and gRPC's core only logs it to standard error, if configured to
+do so. :class:`CoreLog` reads that log.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _FAULTS = {
     " the authority of this network",
 }
 _RECORD = re.compile(r"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ (?P<file>[\w.]+):\d+\] (?P<text>.*)", re.DOTALL)
-_CONTINUATIONS = ("=== Source Location", "src/core/", " shutdown=")  # beginnings of the further lines of a record
-# source files whose errors deepca reports itself: rejected clients, and a port that is taken
-_HANDSHAKE = {"handshaker.cc", "ssl_transport_security.cc", "channel_trace.h", "log.cc", "security_handshaker.cc"}
-_PORT = {"add_port.cc", "chttp2_server.cc"}
-_MAX_PENDING = 100  # reports kept until there is a listener; strangers must not fill the memory
+_CONTINUATIONS = ("=== Source Location", "src/core/", " shutdown=")  # how the second and later lines of a record begin
+# source files of gRPC whose errors deepca reports itself: rejected clients, and a port that is in use
+_HANDSHAKE_FILES = {"handshaker.cc", "ssl_transport_security.cc", "channel_trace.h", "log.cc", "security_handshaker.cc"}
+_PORT_FILES = {"add_port.cc", "chttp2_server.cc"}
+_MAX_PENDING = 100  # reports kept until there is a listener, so that strangers cannot fill the memory
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def plain_address(peer: str) -> str:
 
 
 class CoreLog:
-    """Reader of the messages that gRPC's core writes to standard error, which reports rejected clients.
+    """Reader of the log that gRPC's core writes to standard error; it reports rejected clients.
 
     It is meant for agent processes, and must be installed before anything imports grpc. Python's own output is not
     affected: ``sys.stderr`` keeps its destination (a terminal stays a terminal), and anything else that is written to
@@ -101,9 +101,9 @@ class CoreLog:
         self._outside = -1
 
     def install(self) -> CoreLog:
-        """Take over file descriptor 2; must precede the first import of grpc, which reads its settings only once."""
+        """Take over file descriptor 2, before the first import of grpc, which reads its settings only once."""
         if "grpc" in sys.modules:
-            raise RuntimeError("grpc has already been imported, so its core cannot be configured to log any more")
+            raise RuntimeError("grpc was imported before CoreLog was installed; install CoreLog first")
         os.environ["GRPC_VERBOSITY"] = "info"
         os.environ["GRPC_TRACE"] = "handshaker"  # includes the address of a rejected client
         sys.stderr.flush()
@@ -125,7 +125,7 @@ class CoreLog:
         sys.stderr = self._before
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """Call ``listener(where, why)`` for every rejected client, including earlier ones; from another thread."""
+        """Call ``listener(where, why)``, from another thread, for every rejected client, including earlier ones."""
         with self._lock:
             self._listener, waiting = listener, self._waiting
             self._waiting = []
@@ -135,11 +135,11 @@ class CoreLog:
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
             for line in lines:
-                if not self.hear(line):
+                if not self.process_line(line):
                     os.write(self._outside, line.encode("utf-8", "backslashreplace"))
 
-    def hear(self, line: str) -> bool:
-        """Process a line and return whether to hide it, because it is from the core and of no further interest."""
+    def process_line(self, line: str) -> bool:
+        """Process a line of output, and return whether to hide it, as most lines of the core's log are."""
         record = _RECORD.match(line)
         if record is None:
             if not (self._swallowing and (line.startswith(_CONTINUATIONS) or not line.strip())):
@@ -152,7 +152,7 @@ class CoreLog:
                     self._open = ""
             return True
         self._open = ""
-        self._swallowing = record["level"] in "IW" or record["file"] in _HANDSHAKE | _PORT
+        self._swallowing = record["level"] in "IW" or record["file"] in _HANDSHAKE_FILES | _PORT_FILES
         text = record["text"]
         if record["file"] == "handshaker.cc" and "error=" in text and "error=OK" not in text:
             self._open = text

@@ -1,4 +1,4 @@
-"""Incoming connections from neighbours."""
+"""Accept connections from neighbours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRACE = 0.2  # seconds that open calls have to end when a server stops
 
 
 class Listener:
-    """A gRPC server with the current credentials, each of whose calls becomes a stream.
+    """A gRPC server that uses the current credentials and runs each call as a stream.
 
     Used in the event loop's thread only. ``address`` is host:port; port 0 lets the system choose one.
     """
@@ -39,13 +39,13 @@ class Listener:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Start to listen and return the port, which later restarts use again."""
+        """Start listening and return the port, which later restarts reuse."""
         self._server, port = await self._serve()
         self._address = f"{self._address.rpartition(':')[0]}:{port}"
         return port
 
     async def restart(self) -> bool:
-        """Replace the server by one with the current credentials, and return whether that succeeded.
+        """Replace the server with one that uses the current credentials, and return whether that succeeded.
 
         This ends the streams of the old server; neighbours open them again.
         """

@@ -20,11 +20,11 @@ class OpenStream:
     certificate : bytes
         Certificate of the other side (DER); empty without encryption.
     over : asyncio.Future
-        Resolves to the reason once the stream has to end.
+        Its result is the reason why the stream has to end.
     their_list : int
-        Number of the newest list of revoked certificates that the other side has or was sent.
+        Number of the newest revocation list that the other side has or was sent.
     last_words : str
-        Refusal to send to the other side at the end; empty for none.
+        Refusal to send to the other side before the stream ends; empty for none.
     """
 
     certificate: bytes
@@ -56,7 +56,7 @@ class Neighbor:
         self.scheduled = False
 
     def wake(self) -> None:
-        """Make the writer of the open stream look for frames."""
+        """Make the writer of the open stream ask for frames."""
         self.scheduled = False
         self.woken.set()
 
@@ -67,7 +67,7 @@ class Neighbor:
         self.stream, self.trouble = stream, None
 
     def close(self, stream: OpenStream, why: str) -> None:
-        """End a stream and tell the endpoint, unless it has been replaced already."""
+        """End a stream and notify the endpoint, unless another stream has replaced it."""
         if self.stream is stream:
             self.stream = None
             if not stream.over.done():
@@ -95,7 +95,7 @@ class NeighborTable:
         return self._by_name.get(name)
 
     def wake_scheduled(self) -> None:
-        """Wake the neighbours for which a call is pending."""
+        """Wake the neighbours for which a call of ``wake`` is pending."""
         for neighbor in self:
             if neighbor.scheduled:
                 neighbor.wake()

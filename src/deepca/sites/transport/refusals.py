@@ -1,4 +1,4 @@
-"""Reports of refusals to the endpoint, limited so that neither repetitions nor strangers fill its log."""
+"""Report refused connections to the endpoint, so that neither repetitions nor strangers fill its log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from deepca.sites.transport.neighbors import Neighbor
 
 __all__ = ["RefusalReporter"]
 
-_MAX_REMEMBERED = 500  # different refusals within `repeat`; more than that can only be made up, and are not logged
+_MAX_REMEMBERED = 500  # distinct refusals within `repeat`; more can only be an attack, and are not logged
 
 
 class RefusalReporter:
-    """Tell the endpoint which site was refused and why, each refusal at most once in ``repeat`` seconds.
+    """Report to the endpoint which site was refused and why, each refusal at most once in ``repeat`` seconds.
 
     Used in the event loop's thread only.
     """
@@ -34,5 +34,5 @@ class RefusalReporter:
             self._endpoint.refused(peer, where, why)
 
     def forget(self, neighbor: Neighbor) -> None:
-        """Report the next refusal of this neighbour in any case: since a stream was up, it is news."""
+        """Forget a neighbour's refusals because a stream was opened, so that the next one is reported in any case."""
         self._reported = {key: at for key, at in self._reported.items() if key[0] != neighbor.peer.index}

@@ -1,4 +1,4 @@
-"""A stream from its first frame to its end: authentication of both sides, then the transfer of frames."""
+"""Run a stream from its first frame to its last: authenticate both sides, then transfer frames."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["Sessions"]
 
-_MAX_NAME = 80  # characters shown of a name that a stranger gives
+_MAX_NAME = 80  # characters shown of a name that has not been authenticated
 
 
 class Sessions:
     """Run the streams of one site, whichever side dialled.
 
-    Used in the event loop's thread only. ``site`` is the name of this site, ``step`` the timeout in seconds of each
-    step of opening a stream.
+    Used in the event loop's thread only. ``site`` is the name of this site; ``step`` is the timeout, in seconds, of
+    each step of opening a stream.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sessions:
     async def _authenticate(
         self, channel: Channel, handshake: Handshake, dialled: Neighbor | None, certificate: bytes | None
     ) -> tuple[Neighbor, OpenStream]:
-        """Exchange Challenge and Proof; a list of revoked certificates that comes with them takes effect at once."""
+        """Exchange Challenge and Proof; a revocation list that comes with the Proof takes effect at once."""
         step = self._step
         await with_timeout(
             step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s"
@@ -98,7 +98,7 @@ class Sessions:
         return neighbor, OpenStream(proven, asyncio.get_running_loop().create_future(), newest)
 
     def _identify_caller(self, handshake: Handshake, certificate: bytes | None) -> Neighbor:
-        """Return the neighbour that a caller claims to be; raise FrameError unless that neighbour is to dial."""
+        """Return the neighbour that a caller claims to be; raise FrameError unless that neighbour should dial."""
         name = handshake.peer
         neighbor = self._neighbors.named(name)
         if neighbor is None:

@@ -1,8 +1,8 @@
 """Streams between neighbours: gRPC over mutual TLS 1.3, in an event loop with its own thread.
 
 There is one stream per pair of neighbours, opened by the side that dials, and opened again whenever it ends. An
-:class:`Endpoint` provides and consumes the frames; it is asked for frames after it has announced them, so at most one
-frame per neighbour is buffered here.
+:class:`Endpoint` provides and consumes the frames. It announces that it has something to send, and is then asked for
+one frame at a time, so at most one frame per neighbour is buffered here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from deepca.sites.transport.sessions import Sessions
 
 __all__ = ["Endpoint", "Peer", "StreamTimes", "Streams"]
 
-_TASK_TIMEOUT = 0.5  # seconds for tasks to end after they were cancelled; some await code that ignores cancellation
-_STOP_TIMEOUT = 1.0  # seconds that a caller of stop waits for all of it
+_TASK_TIMEOUT = 0.5  # seconds for cancelled tasks to end; some await code that ignores cancellation
+_STOP_TIMEOUT = 1.0  # seconds for which ``stop`` blocks at most
 
 
 class Streams:
@@ -42,7 +42,7 @@ class Streams:
     neighbors : sequence of Peer
         Its neighbours.
     listen : str or None
-        host:port to listen on, with port 0 for any; None for a site that only dials.
+        host:port to listen at, with port 0 for any free one; None for a site that only dials.
     credentials : Credentials or None
         None for no encryption, which is allowed on loopback addresses only.
     pace : StreamTimes, optional
@@ -51,8 +51,8 @@ class Streams:
     Raises
     ------
     InvalidInput
-        If a neighbour cannot be dialled, this site has to listen but has no address, or plaintext would leave this
-        machine.
+        If a neighbour cannot be dialled, this site has to listen but has no address, or unencrypted messages would
+        leave this machine.
     """
 
     def __init__(
@@ -86,16 +86,15 @@ class Streams:
     # ------------------------------------------------------------------------------------------------ from any thread
 
     def start(self) -> int:
-        """Start to listen and dial, and return the port listened on, 0 if none."""
+        """Start listening and dialling, and return the port, or 0 if this site does not listen."""
         self._loop = event_loop()
         return asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 
     def wake(self, peer: int) -> None:
         """Announce that the endpoint has something to send to ``peer``."""
         self._neighbors[peer].scheduled = True
-        if (
-            not self._flushing and self._loop is not None
-        ):  # before the start this is not needed: a new stream asks first
+        # before the start there is nothing to do: a new stream asks for frames by itself
+        if not self._flushing and self._loop is not None:
             self._flushing = True  # one call for all neighbours woken together, since each costs a write to a pipe
             self._soon(self._flush)
 
@@ -105,10 +104,10 @@ class Streams:
         return self._credentials.value
 
     def trouble(self, peer: int) -> str | None:
-        """Return why a stream to ``peer`` is missing; None while there is one, or if the reason is unknown."""
+        """Return why the stream to ``peer`` is missing; None if one is open, or the reason is unknown."""
         return self._neighbors[peer].trouble
 
-    def turned_away(self, where: str, why: str) -> None:
+    def report_rejected_client(self, where: str, why: str) -> None:
         """Report a failed TLS handshake (see :class:`deepca.sites.transport.grpc_errors.CoreLog`)."""
         self._soon(lambda: self._refusals.report(None, where, why))
 
@@ -140,7 +139,7 @@ class Streams:
         return port
 
     async def _end(self) -> None:
-        self._ending = True  # the code that a task awaits may swallow its cancellation; then the task ends by itself
+        self._ending = True  # code that a task awaits may swallow its cancellation; this flag then ends the task
         self._neighbors.close_all(f"{self._me.name} is stopping")
         for task in self._tasks:
             task.cancel()
@@ -150,14 +149,14 @@ class Streams:
             await asyncio.wait(self._tasks, timeout=_TASK_TIMEOUT)
 
     async def _keep_dialling(self, neighbor: Neighbor) -> None:
-        """Keep a stream to a neighbour open until the end."""
+        """Keep a stream to a neighbour open until the streams are stopped."""
         while not self._ending:
             await self._dialler.dial(neighbor)
             await self._dialler.pause()
 
     async def _keep_credentials(self) -> None:
-        """Load replaced files, and close streams whose certificate is no longer accepted, until the end."""
-        outdated = False  # whether the server still presents a certificate that was replaced
+        """Reload changed credential files, and close streams whose certificate is no longer accepted, until stopped."""
+        outdated = False  # whether the server still presents a replaced certificate
         while not self._ending:
             await asyncio.sleep(self._pace.recheck)
             renewed = self._credentials.refresh()
@@ -171,7 +170,7 @@ class Streams:
 
 
 def _check_addresses(me: Peer, neighbors: Sequence[Peer], listen: str | None, *, encrypted: bool) -> None:
-    """Raise InvalidInput unless every site that is dialled has an address, and plaintext stays on this machine."""
+    """Raise InvalidInput if an address that is needed is missing, or plaintext would leave this machine."""
     for peer in neighbors:
         if peer.dial and peer.address is None:
             raise InvalidInput(
@@ -184,14 +183,14 @@ def _check_addresses(me: Peer, neighbors: Sequence[Peer], listen: str | None, *,
         for address in (*(peer.address for peer in neighbors), listen):
             if address is not None and not is_loopback(address.rpartition(":")[0].strip("[]")):
                 raise InvalidInput(
-                    f"plaintext requires loopback addresses, and {address} is not one; use certificates (deepca init)",
+                    f"plaintext requires loopback addresses; {address} is not one, so use certificates (deepca init)",
                     parameter="plaintext",
                     value=address,
                 )
     if listen is None and any(not peer.dial for peer in neighbors):
         waiting = ", ".join(peer.name for peer in neighbors if not peer.dial)
         raise InvalidInput(
-            f"{me.name} has to accept connections from {waiting}, but listens nowhere; set `listen` in its site.toml",
+            f"{me.name} has to accept connections from {waiting}, but does not listen; set `listen` in its site.toml",
             parameter="listen",
             agent=me.index,
         )

@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 with gRPC. This module must be imported before anything else imports grpc.
 
-gRPC for Python has no option for the lowest TLS version. Site certificates are ECDSA, so a TLS 1.2 handshake needs an
-ECDSA cipher suite; gRPC is told to offer an RSA suite only, which leaves TLS 1.3, whose suites are always enabled. gRPC
-reads this setting once, at its first import. If grpc was imported earlier, :func:`client_certificate` still rejects
-TLS 1.2.
+gRPC for Python has no option for the minimum TLS version. Site certificates are ECDSA, so a TLS 1.2 handshake needs an
+ECDSA cipher suite; gRPC is configured to offer an RSA suite only, which leaves TLS 1.3, whose suites are always
+enabled. gRPC reads this setting once, at its first import. If grpc was imported earlier, :func:`client_certificate`
+still rejects TLS 1.2.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 
 
 def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
-    """Return the gRPC credentials of a server; other credentials need a new server.
+    """Return the gRPC credentials of a server; to change them, start a new server.
 
     gRPC can replace the credentials of a running server, but its core then frees memory that pending handshakes still
     use, and the process crashes (gRPC 1.85: within seconds, if many clients connect at once).

@@ -6,17 +6,28 @@ import math
 from dataclasses import dataclass, replace
 
 from deepca._util.portable import hypot
+from deepca._util.renamed import renamed_attributes
 from deepca.consensus.averaging import LOST
 from deepca.network.traffic import Traffic
 
 __all__ = ["Certificate", "tangent"]
 
-VISIBLE = 1e-2  # relative difference from which eigenvalues are clearly distinct
+VISIBLE = 1e-2  # relative difference at which eigenvalues are clearly distinct
 KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
 _MAX_EIGENVALUE_ERROR = 1e-6  # relative error up to which an eigenvalue counts as known
-_CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which the first r components count as separate
+_CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which there is a clear gap after the first r components
 
 
+@renamed_attributes(
+    told_apart="resolution",
+    drowned="hidden_by_rounding",
+    missed="larger_outside",
+    tells_all="proves_leading_parts",
+    smallest_off="smallest_relative_error",
+    worst_part="worst_leading_angle",
+    of_rank="with_rank",
+    at_most="eigenvalue_bound",
+)
 @dataclass(frozen=True)
 class Certificate:
     """Proven bounds on the common components, and their cost; every number is the same at every agent.
@@ -24,7 +35,7 @@ class Certificate:
     Parameters
     ----------
     angle : float
-        Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf where no gap could be shown.
+        Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf if no gap could be proven.
     agents_angle : float
         Largest ``tan θ_k`` between the components and an agent's own W.
     residual : float
@@ -33,16 +44,16 @@ class Certificate:
         Part of the residual due to averaging errors, rounding, and the way in which the ``A_j`` were formed
         (:meth:`Operator.rounding <deepca.operators.Operator.rounding>`).
     noise : float
-        Part of it due to the rounding of the average.
+        Part of the uncertainty due to the rounding of products and averages.
     coupling : float
-        ``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: how far single components still mix, or are out of order.
+        ``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: how much single components are still mixed, or out of order.
     drift : float
-        ``‖mean S − mean A W‖ / θ_1`` less the error of the average: zero if tracking was never disturbed.
+        ``‖mean S − mean A W‖ / θ_1``, less the error of the average: zero if tracking was never disturbed.
     eigenvalues : tuple of float
         Eigenvalues θ_1 … θ_k of A within the components, descending.
     others : tuple of float
         Largest eigenvalues found outside the components, descending; the first estimates λ_{k+1} from below, up to
-        averaging errors. Empty where nothing lies outside.
+        averaging errors. Empty if nothing lies outside.
     bound : float
         Upper bound on λ_{k+1}, except with probability ``failure``.
     failure : float
@@ -50,25 +61,25 @@ class Certificate:
     separation : float
         Smallest difference of eigenvalues that counts as a gap.
     smaller_k : int or None
-        Largest smaller k with a gap behind it, or None.
+        Next smaller k with a gap after it; None if no smaller k has one.
     larger_k : int or None
-        Smallest larger k with a gap behind it; None if the probes did not find one.
+        Next larger k with a gap after it; None if the probes did not find one.
     n_agents : int
-        Agents that contributed.
+        Number of agents that contributed.
     n_rows : int or None
         Total number of rows; None if an operator does not know its rows.
     averaging_error : float
-        Error of a number with a known mean, beyond the error that the average itself admits.
+        Error of the average of a number with a known mean, beyond the stated error of that average.
     digest : str
         SHA-256 of the components (float64, little endian, row by row).
     probes : int
         Number of probe columns.
     products : int
-        Block products made with them.
+        Number of block products with the probes.
     traffic : Traffic
         Traffic of the certificate.
     parts : tuple of float, optional
-        Bounds on ``tan θ_r`` of the first r components, r = 1 … k, if they were derived from the rows themselves.
+        Bounds on ``tan θ_r`` of the first r components, r = 1 … k, if they were derived from the rows; else empty.
 
     Examples
     --------
@@ -121,17 +132,17 @@ class Certificate:
 
     @property
     def proven_angle(self) -> float:
-        """Bound to report: ``worst_angle``, or ``worst_part`` where nothing lies outside and the former is trivial."""
-        return self.worst_angle if self.others else max(self.worst_angle, self.worst_part)
+        """Bound to report: ``worst_angle``, or ``worst_leading_angle`` where k = d makes the former trivial."""
+        return self.worst_angle if self.others else max(self.worst_angle, self.worst_leading_angle)
 
     @property
     def proven_for(self) -> str:
         """Scope of :attr:`proven_angle`, in words."""
-        return "at every agent" if self.others else "for every leading part with a clear gap behind it"
+        return "at every agent" if self.others else "for all leading components with a clear gap after them"
 
     @property
     def next_eigenvalue(self) -> float:
-        """λ_{k+1} as found, a lower estimate; −inf where nothing lies outside."""
+        """Estimate of λ_{k+1} from below: the largest eigenvalue found outside; −inf if nothing lies outside."""
         return self.others[0] if self.others else -math.inf
 
     @property
@@ -141,11 +152,11 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """``θ_k − λ_{k+1}`` as found; the true gap is not much larger."""
+        """Estimate of ``θ_k − λ_{k+1}``; the true gap is not much larger."""
         return self.eigenvalues[-1] - self.next_eigenvalue
 
     @property
-    def missed(self) -> bool:
+    def larger_outside(self) -> bool:
         """True if a larger eigenvalue lies outside the components, by clearly more than the residual explains."""
         return -self.gap > 10.0 * self.residual * self.scale + self.separation
 
@@ -166,33 +177,34 @@ class Certificate:
 
     @property
     def unique(self) -> bool:
-        """True if there is a gap behind k that rounding cannot account for.
+        """True if there is a gap after k that rounding cannot account for.
 
-        While the components still mix the two sides, θ_k and the value outside may coincide. Then the residual shows
-        the gap: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
+        While the components still mix eigenvectors from both sides of the gap, θ_k and the value ϑ found outside may
+        coincide. Then the residual r reveals the gap: the eigenvalues of ``[[θ_k, r], [r, ϑ]]`` differ by
+        ``√((θ_k − ϑ)² + 4r²)``.
         """
         mixing = 2.0 * (self.residual - self.uncertainty) * self.scale
-        return hypot(max(self.gap, 0.0), mixing) > self.told_apart
+        return hypot(max(self.gap, 0.0), mixing) > self.resolution
 
     @property
-    def told_apart(self) -> float:
+    def resolution(self) -> float:
         """Smallest difference of eigenvalues that rounding cannot produce."""
         return max(self.separation, 100.0 * self.noise * self.scale)
 
     @property
-    def drowned(self) -> bool:
+    def hidden_by_rounding(self) -> bool:
         """True if rounding hides θ_k.
 
-        If something lies outside, rounding may amount to a gap of a hundredth of θ_k; if nothing does, it may have
+        It does if rounding could account for a gap of a hundredth of θ_k or, where nothing lies outside, could have
         changed θ_k itself by a hundredth.
         """
         hidden = self.uncertainty * self.scale
         if self.others:
-            hidden = max(self.told_apart, 10.0 * hidden)
+            hidden = max(self.resolution, 10.0 * hidden)
         return VISIBLE * abs(self.eigenvalues[-1]) <= hidden
 
     def drifted(self, tol: float) -> bool:
-        """Return whether tracking has drifted from the mean by more than rounding, and by enough to spoil ``tol``.
+        """Return whether tracking has drifted from the mean by more than rounding, and too far to reach ``tol``.
 
         Parameters
         ----------
@@ -208,7 +220,7 @@ class Certificate:
 
     @property
     def resolved(self) -> bool:
-        """True if the residual is small enough to tell the two sides of the gap apart."""
+        """True if the gap is much larger than the residual."""
         return self.gap > 10.0 * self.residual * self.scale
 
     def leading(self, r: int) -> float:
@@ -222,44 +234,44 @@ class Certificate:
         Returns
         -------
         float
-            The bound; inf where no gap behind them could be shown.
+            The bound; inf if no gap after them could be proven.
         """
         if self.parts:
             return self.parts[r - 1]
         residual = hypot(self.residual, self.coupling) * self.scale
-        # λ_{k+1} is at most the largest outside X; λ_{r+1} exceeds that, or θ_{r+1}, by the residual at most
+        # λ_{k+1} is at most the largest outside X; λ_{r+1} exceeds both that and θ_{r+1} by at most the residual
         below = self.bound if r == self.k else max(self.bound, self.eigenvalues[r]) + residual
         return tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
 
     @property
     def bounded(self) -> int:
-        """Size of the longest leading part with a finite and nontrivial bound on its angle."""
+        """Largest r for which the angle of the first r components has a finite and nontrivial bound."""
         if self.others and math.isfinite(self.angle):
             return self.k
         return max((r for r in range(1, self.k) if math.isfinite(self.leading(r))), default=0)
 
-    def of_rank(self, r: int, beyond: float = 0.0) -> Certificate:
-        """Return the certificate of data of known rank.
+    def with_rank(self, r: int, beyond: float = 0.0) -> Certificate:
+        """Return a copy of the certificate for data of known rank.
 
         Parameters
         ----------
         r : int
-            Rank; all further eigenvalues are replaced by zero.
+            The rank; all eigenvalues beyond it are replaced by zero.
         beyond : float, default=0.0
-            Bound on these eigenvalues.
+            Bound on the eigenvalues that were replaced.
 
         Returns
         -------
         Certificate
-            A copy that says so.
+            The copy, with nothing outside the components.
         """
         return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r), others=(), bound=beyond)
 
-    def tells_all(self, tol: float) -> bool:
-        """Return whether every leading part with a clear gap is proven to ``tol``, and every eigenvalue to six digits.
+    def proves_leading_parts(self, tol: float) -> bool:
+        """Return whether components are proven to ``tol``, and eigenvalues to six digits, in the case k = d.
 
-        This is what "proven" means where k = d: nothing lies outside, so the angle of all components together is
-        trivially zero.
+        The angle of all d components together is trivially zero. Here "proven" means that the first r components are
+        proven to ``tol`` for every r with a clear gap after it.
 
         Parameters
         ----------
@@ -269,13 +281,17 @@ class Certificate:
         Returns
         -------
         bool
-            Whether both are proven.
+            Whether all of this is proven.
         """
-        return self.averaging_ok and self.worst_part <= tol and self.smallest_off <= _MAX_EIGENVALUE_ERROR
+        return (
+            self.averaging_ok
+            and self.worst_leading_angle <= tol
+            and self.smallest_relative_error <= _MAX_EIGENVALUE_ERROR
+        )
 
     @property
-    def smallest_off(self) -> float:
-        """Bound on the relative change of the smallest eigenvalue by rounding."""
+    def smallest_relative_error(self) -> float:
+        """Bound on the relative error of the smallest eigenvalue due to rounding."""
         off = max(self.uncertainty, self.noise) * self.scale
         if self.parts:  # separation is 4 e σ_k, and rounding of the rows by e changes σ_k by e at most
             off = 0.5 * self.separation
@@ -283,9 +299,9 @@ class Certificate:
         return off / smallest if smallest > 0.0 else math.inf
 
     def known(self, tol: float = KNOWN) -> int:
-        """Return how many components are known: the length of the longest leading part proven to ``tol``.
+        """Return how many components are known: the largest r for which the first r are proven to ``tol``.
 
-        All k count only if their eigenvalues exceed rounding, since the angle is trivially 0 if nothing lies outside.
+        All k count only if their eigenvalues exceed rounding, since for k = d their angle is trivially zero.
 
         Parameters
         ----------
@@ -297,18 +313,21 @@ class Certificate:
         int
             Number of components.
         """
-        told = not self.drowned and self.eigenvalues[-1] > self.at_most(self.k) - self.eigenvalues[-1]
-        return max((r for r in range(1, self.k + told) if self.leading(r) <= tol), default=0)
+        last_counts = (
+            not self.hidden_by_rounding and self.eigenvalues[-1] > self.eigenvalue_bound(self.k) - self.eigenvalues[-1]
+        )
+        return max((r for r in range(1, self.k + last_counts) if self.leading(r) <= tol), default=0)
 
-    def at_most(self, r: int) -> float:
+    def eigenvalue_bound(self, r: int) -> float:
         """Return an upper bound on the r-th eigenvalue, given that all eigenvalues outside are smaller.
 
-        It is θ_r plus the residual or, if nothing more was found in the rows, the bound on what remains of them.
+        It is θ_r plus the residual. If θ_r is zero because the rows contain nothing more, it is the bound on what they
+        may still contain.
 
         Parameters
         ----------
         r : int
-            Number of the eigenvalue, 1 … k.
+            Index of the eigenvalue, 1 … k.
 
         Returns
         -------
@@ -320,18 +339,18 @@ class Certificate:
         return self.eigenvalues[r - 1] + hypot(self.residual, self.coupling) * self.scale
 
     @property
-    def worst_part(self) -> float:
-        """Largest ``leading(r)`` over all r < k with a clear gap behind them; 0 if there are none."""
+    def worst_leading_angle(self) -> float:
+        """Largest ``leading(r)`` over all r < k with a clear gap after them; 0 if there are none."""
         theta = self.eigenvalues
         clear = [r for r in range(1, self.k) if theta[r] < _CLEAR_GAP * theta[r - 1]]
         return max((self.leading(r) for r in clear), default=0.0)
 
     def __str__(self) -> str:
-        """Describe the certificate in the words used by statuses."""
+        """Return the bounds as statuses show them."""
         rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
         outside = f"λ_k+1 ≤ {self.bound:.6g} except with probability {self.failure:.0e}"
         if not self.others:
-            outside = "nothing outside"
+            outside = "no other eigenvalues"
         return (
             f"tan θ ≤ {self.proven_angle:.1e} {self.proven_for} (residual {self.residual:.1e}, λ_k = "
             f"{self.eigenvalues[-1]:.6g}, {outside}); "
@@ -341,6 +360,6 @@ class Certificate:
 
 
 def tangent(residual: float, reach: float) -> float:
-    """Return the bound on ``tan θ`` from ``sin θ ≤ residual / reach`` (Davis and Kahan); inf where it is void."""
+    """Return the bound on ``tan θ`` from ``sin θ ≤ residual / reach`` (Davis and Kahan); inf if that is not below 1."""
     sine = residual / reach if reach > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf

@@ -1,4 +1,4 @@
-"""Certify an answer by fresh averages of its products, then by probes of the space outside it."""
+"""Certify an answer: average fresh products with it, then probe the space outside it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepca._util.floats import EPS, LARGEST, SMALLEST
-from deepca._util.portable import length, total
+from deepca._util.portable import norm, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import Averaged, average_then
-from deepca.consensus.mixers import averager
+from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis, check_close, everywhere, packed
+from deepca.network.broadcasts import check_basis, check_close, for_local_agents, packed
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
 from deepca.solver.certificate.bounds import Certificate, tangent
-from deepca.solver.certificate.probing import Outside, Seen, columns_for, overlap, probe
+from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, columns_for, overlap, probe
 
 __all__ = ["certify", "digest_of"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
 _RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
-_MAX_PRODUCTS = 40  # block products with probes, unless the caller allows more
+_MAX_PRODUCTS = 40  # block products with probes, unless the caller sets another limit
 
 
 def certify(
@@ -59,22 +59,22 @@ def certify(
     tol : float, default=1e-8
         Tangent to prove; probing ends once it is proven.
     accuracy : float, default=1.0
-        Where smaller than ``tol``, the accuracy to which residual and eigenvalues are computed instead.
+        Accuracy of residual and eigenvalues, if it is to be smaller than ``tol``.
     gap : float, default=0.1
-        Guess of ``1 − λ_{k+1}/λ_k``, for the accuracy of the first averages; a wrong one only costs rounds.
+        Guess of ``1 − λ_{k+1}/λ_k``, for the accuracy of the first averages; a wrong guess only costs rounds.
     failure : float, default=1e-6
         Acceptable probability that the bound on λ_{k+1} is wrong.
     products : int, default=40
         Maximum number of block products with probes.
     known : Certificate, optional
-        Certificate for the same ``A_j``, whose bound on λ_{k+1} is reused where it suffices.
+        Earlier certificate for the same ``A_j``, whose bound on λ_{k+1} is reused if it suffices.
 
     Returns
     -------
     certificate : Certificate
-        What is proven.
+        Bounds on the errors of X.
     X : ndarray of shape (d, k)
-        The leader's components, for which it holds.
+        The leader's components.
     """
     operator, before = as_operator(A), network.traffic
     own, X = X if W is None else W, network.broadcast(X)
@@ -91,7 +91,7 @@ def certify(
 
 
 def _with_known_bound(found: Certificate, known: Certificate) -> Certificate:
-    """Return the certificate with the outside as bounded by an earlier one."""
+    """Return the certificate with the bound on λ_{k+1}, and all that belongs to it, from an earlier certificate."""
     return replace(
         found,
         others=known.others,
@@ -110,7 +110,7 @@ def digest_of(X: Array) -> str:
 
 @dataclass(frozen=True)
 class _Fresh:
-    """Certificate without probes of the outside, and the lengths needed to complete it.
+    """Certificate before the space outside has been probed, and numbers needed to complete it.
 
     Attributes
     ----------
@@ -119,7 +119,8 @@ class _Fresh:
     formed : float
         Part of it due to the way in which the A_j were formed.
     fine : float
-        Accuracy of averages, relative to the gap, that suffices to detect the smallest likely part of a random start.
+        Accuracy of averages, relative to the gap, with which probes detect an eigenvector even if the random start
+        contains as little of it as is likely.
     """
 
     found: Certificate
@@ -130,7 +131,7 @@ class _Fresh:
 
 @dataclass(frozen=True)
 class _Request:
-    """Request for one average of ``A_j X``, followed by a drift and four counts.
+    """Request for one average of vectors that contain ``A_j X``, the drift, and four more numbers of each agent.
 
     Attributes
     ----------
@@ -145,16 +146,16 @@ class _Request:
     noise: float
 
     def product(self, of: Array) -> Array:
-        """Return the part ``(d, k)`` that belongs to ``A X``."""
+        """Return the part of such a vector that belongs to ``A X``, ``(d, k)``."""
         return of[: self.X.size].reshape(self.X.shape)
 
     def enough(self, found: Averaged) -> bool:
-        """Return whether an average is as accurate as rounding, or as tolerance and gap require."""
+        """Return whether an average is as accurate as rounding allows, or as tolerance and gap require."""
         theta = min(total(x * y) for x, y in zip(self.X.T, self.product(found.mean).T, strict=True))
-        return length(self.product(found.error)) <= max(0.05 * self.tol * self.gap * theta, self.noise)
+        return norm(self.product(found.error)) <= max(0.05 * self.tol * self.gap * theta, self.noise)
 
     def numbers(self, found: Averaged) -> Array:
-        """Return θ, ‖R‖, coupling, drift, and the accuracy that probes need, all by matrix products."""
+        """Derive θ, ‖R‖, coupling, drift, and the accuracy that probes need; the bits depend on the processor."""
         (d, k), X, AX = self.X.shape, self.X, self.product(found.mean)
         inside = X.T @ AX
         theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
@@ -165,10 +166,10 @@ class _Request:
 
     def check(self, network: Network, derived: Array, mean: Averaged) -> None:
         """Raise Contradiction unless the leader's numbers follow from the average, up to rounding."""
-        own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * length(self.product(mean.mean))
+        own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * norm(self.product(mean.mean))
         check_close(network, "eigenvalues or residuals", derived[:-2], own[:-2], rounded)
         check_close(network, "a drift", derived[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
-        check_close(network, "a probability", derived[-1], own[-1], 1e-6 * float(own[-1]))
+        check_close(network, "an accuracy of probes", derived[-1], own[-1], 1e-6 * float(own[-1]))
 
 
 def _fresh(
@@ -176,7 +177,7 @@ def _fresh(
 ) -> _Fresh:
     """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
     (d, k), B, m = X.shape, network.batch, network.n_agents
-    AX = A @ everywhere(X, network)
+    AX = A @ for_local_agents(X, network)
     rounding = A.rounding()
     apart = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
     local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
@@ -193,19 +194,19 @@ def _fresh(
     request = _Request(X, tol, gap, failure, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
-    rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, EPS), 1e-3))
+    rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, EPS), 1e-3))
     mean, derived = average_then(network, flat, rounds, request.enough, request.numbers, k + 4)
     if not network.leads:
         request.check(network, derived, mean)
     theta, (outside, coupling, drift, fine) = derived[:k], map(float, derived[k:])
     noise *= mean.growth
-    error = length(request.product(mean.error))
+    error = norm(request.product(mean.error))
     residual = outside + error + noise
     largest = float(np.abs(theta).max())
     rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
     formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
     residual += formed
-    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # smaller matrices have no known digits
+    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # no digit of a smaller matrix is known
     separation = max(4.0 * noise, 16.0 * EPS * largest)
     found = Certificate(
         angle=math.inf,
@@ -236,10 +237,10 @@ def _fresh(
 def _probed(
     A: Operator, X: Array, network: Network, found: Certificate, fresh: _Fresh, tol: float, gap: float, products: int
 ) -> Certificate:
-    """Return the certificate with the eigenvalues outside X found by probes.
+    """Probe the space outside X, and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
 
-    The first attempt uses averages as accurate as the guessed gap requires; if that limits the bound, probing restarts
-    with more accurate ones.
+    The first attempt averages as accurately as the guessed gap requires; if that accuracy limits the bound, probing
+    restarts with a higher one.
     """
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
     theta_low = theta - found.uncertainty * found.scale
@@ -248,10 +249,10 @@ def _probed(
     p = columns_for(found.k, len(X))
     while True:
 
-        def findings(outside: Outside) -> Seen:
-            # one of several attempts: together they may be wrong with probability ``failure``
+        def findings(outside: ProbedSpectrum) -> ProbeFindings:
+            # all attempts together may be wrong with probability ``failure``; this is the share of one of them
             share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
-            return Seen.of(outside, share, found.separation, fresh.formed)  # noqa: B023
+            return ProbeFindings.of(outside, share, found.separation, fresh.formed)  # noqa: B023
 
         probes = probe(
             A,
@@ -260,16 +261,16 @@ def _probed(
             seed=seed,
             accuracy=accuracy,
             rounding=noise,
-            tell=lambda outside: findings(outside).numbers,
+            derive=lambda outside: findings(outside).numbers,
             size=lambda _: p + 3,
         )
         for outside, derived in probes:
-            seen = Seen.from_numbers(derived, network, outside.dimension)
+            seen = ProbeFindings.from_numbers(derived, network, outside.dimension)
             if not network.leads:
                 seen.check(network, outside, findings(outside), found.scale)
             found = _with(found, seen, outside, made)
             proven = fresh.residual <= _sine(tol) * (theta_low - found.bound)
-            limited = outside.doubt > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
+            limited = outside.error > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
             if proven or tight or limited or found.products >= products or _hopeless(found, seen.error):
                 break
@@ -279,8 +280,8 @@ def _probed(
         accuracy = max(min(fresh.fine * abs(found.gap), 0.1 * accuracy), noise)
 
 
-def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certificate:
-    """Return the certificate with the findings of one more block product."""
+def _with(found: Certificate, seen: ProbeFindings, outside: ProbedSpectrum, made: int) -> Certificate:
+    """Return the certificate updated by one more block product."""
     return replace(
         found,
         others=seen.values,
@@ -293,13 +294,13 @@ def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certif
 
 
 def _hopeless(found: Certificate, error: float) -> bool:
-    """Return whether the largest value outside has settled above θ_k, or at it with a larger k that has a gap."""
+    """Return whether more products cannot help: a value outside exceeds θ_k, or equals it and a larger k has a gap."""
     settled = error <= max(0.05 * abs(found.gap), found.separation)
-    return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
+    return bool(settled and (found.larger_outside or (not found.unique and found.larger_k is not None)))
 
 
 def _largest_gap_below(theta: Array, separation: float) -> int | None:
-    """Return the largest j < k with a gap behind θ_j."""
+    """Return the largest j < k with a gap after θ_j."""
     return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
 
 

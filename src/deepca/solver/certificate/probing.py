@@ -11,32 +11,32 @@ import numpy.typing as npt
 from scipy.special import betaincinv
 
 from deepca._util.floats import EPS, SMALLEST
-from deepca._util.portable import hypot, length
+from deepca._util.portable import hypot, norm
 from deepca._util.typing import Array
 from deepca.consensus.averaging import LOST, Averaged, average_then
-from deepca.consensus.mixers import averager
+from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
-    SEMI,
+    SEMIORTHOGONALITY,
     check_basis,
     check_bound,
     check_close,
     check_small,
-    counted,
-    everywhere,
+    checked_count,
+    for_local_agents,
     packed,
     unpacked,
 )
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius, orthonormal_part, symmetric_part, without
+from deepca.operators.linalg import frobenius, orthonormal_part, project_out, symmetric_part
 
-__all__ = ["Outside", "Seen", "columns_for", "overlap", "probe"]
+__all__ = ["ProbeFindings", "ProbedSpectrum", "columns_for", "overlap", "probe"]
 
-_MIN_COLUMNS = 8  # wider blocks than k where k is small: the number of rounds matters more than their size
+_MIN_COLUMNS = 8  # of a block, even if k is smaller: the number of rounds matters more than their size
 
 
 @dataclass(frozen=True)
-class Outside:
+class ProbedSpectrum:
     """Ritz values of ``B = (I−XXᵀ) A (I−XXᵀ)`` after some block products.
 
     Parameters
@@ -56,18 +56,18 @@ class Outside:
     dimension : int
         Dimension d − k of the space outside X.
     exact : bool
-        Whether nothing is left to find.
+        Whether the blocks span an invariant space, so that nothing is left to find.
     lost : float, default=0.0
-        Largest error of a number with a known mean in any average; above rounding all bounds are void.
+        Largest error of a number with a known mean in any average; if it exceeds rounding, all bounds are void.
     rounding : float, default=0.0
-        Part of the doubt that better averages would not remove.
+        Part of the error that more accurate averages would not reduce.
     """
 
     values: Array
     errors: Array
     first: Array
     last: Array
-    doubt: float
+    error: float
     columns: int
     products: int
     dimension: int
@@ -76,15 +76,15 @@ class Outside:
     rounding: float = 0.0
 
     def bound(self, failure: float) -> float:
-        """Return a bound on λ₁(B), hence on λ_{k+1}(A), that fails with probability ``failure``: the better of two."""
+        """Return the better of two bounds on λ₁(B), hence on λ_{k+1}(A); it fails with probability ``failure``."""
         if self.lost > LOST:
             return math.inf
         if self.exact:
-            return float(self.values[0]) + 2.0 * self.doubt
-        return min(self.bound_beforehand(failure / 2.0), self.bound_afterwards(failure / 2.0))
+            return float(self.values[0]) + 2.0 * self.error
+        return min(self.bound_a_priori(failure / 2.0), self.bound_a_posteriori(failure / 2.0))
 
-    def bound_afterwards(self, failure: float) -> float:
-        """Return a bound on λ₁(B) from the Ritz values and vectors found.
+    def bound_a_posteriori(self, failure: float) -> float:
+        """Return the a-posteriori bound on λ₁(B), which uses the Ritz values and vectors found.
 
         Notes
         -----
@@ -106,8 +106,8 @@ class Outside:
         least, below = overlap(self.dimension, self.columns, failure), (top - self.values[:, None]) / width
 
         def may_be_missed(above: Array) -> npt.NDArray[np.bool_]:
-            """Return whether an eigenvalue that many widths above ϑ₁ may have been missed."""
-            turned = 2.0 * (self.doubt / width) / above
+            """Return whether an eigenvalue this far above ϑ₁, in units of ``width``, may have been missed."""
+            turned = 2.0 * (self.error / width) / above
             basis, _ = np.linalg.qr(self.last.T / (above[:, None, None] + below))
             cosine = np.linalg.norm(np.swapaxes(basis, -1, -2) @ self.first.T, 2, axis=(-2, -1))
             return np.asarray(cosine * (1.0 + turned) + turned >= least)
@@ -122,8 +122,8 @@ class Outside:
         fine = np.geomspace(distance[last], distance[last + 1], 17)
         return top + width * float(fine[min(int(np.flatnonzero(may_be_missed(fine))[-1]) + 1, fine.size - 1)])
 
-    def bound_beforehand(self, failure: float) -> float:
-        """Return a bound on λ₁(B) from the number of products alone.
+    def bound_a_priori(self, failure: float) -> float:
+        """Return the a-priori bound on λ₁(B), which uses the number of products and the outermost Ritz values.
 
         Notes
         -----
@@ -137,15 +137,15 @@ class Outside:
            with a random start", SIAM J. Matrix Anal. Appl. 13, 1992.
         """
         top, bottom = float(self.values[0]), float(self.values[-1])
-        definite = bottom >= -2.0 * self.doubt
+        definite = bottom >= -2.0 * self.error
         chance = failure if definite else failure / 2.0
         logarithm = math.log(1.648 * math.sqrt(self.dimension)) - math.log(chance) / self.columns
         epsilon = (logarithm / (2 * self.products - 1)) ** 2
         if epsilon >= 0.5:
             return math.inf
         if definite:
-            return max(top, 0.0) / (1.0 - epsilon) + 2.0 * self.doubt
-        return top + epsilon * (top - bottom) / (1.0 - 2.0 * epsilon) + 2.0 * self.doubt
+            return max(top, 0.0) / (1.0 - epsilon) + 2.0 * self.error
+        return top + epsilon * (top - bottom) / (1.0 - 2.0 * epsilon) + 2.0 * self.error
 
 
 def probe(
@@ -156,31 +156,31 @@ def probe(
     seed: int,
     accuracy: float,
     rounding: float = 0.0,
-    tell: Callable[[Outside], Array] = lambda _: np.empty(0),
+    derive: Callable[[ProbedSpectrum], Array] = lambda _: np.empty(0),
     size: Callable[[int], int] = lambda _: 0,
-) -> Iterator[tuple[Outside, Array]]:
-    """Run block Lanczos on B from fresh Gaussian columns, one block product per item.
+) -> Iterator[tuple[ProbedSpectrum, Array]]:
+    """Run block Lanczos on B from fresh Gaussian columns; yield the Ritz values after each block product.
 
     ``X`` is the same ``(d, k)`` at every agent. Products are averaged until their error is below ``accuracy``.
-    ``rounding`` is that of a product with X: shorter directions are noise. They are left out and added to the doubt, as
-    is the rounding of each product with probes, in proportion to its mean size, which is averaged along with it.
+    Directions shorter than ``rounding``, the rounding of a product with X, are noise: they are dropped, and their
+    length is added to the error. So is the rounding of each product with probes, in proportion to their mean size.
 
-    Blocks are the leader's, and so are the numbers that ``tell`` derives from an Outside, ``size(s)`` of them after
-    products with s columns. Only these may decide anything: an Outside is the same everywhere only up to rounding.
+    Blocks are the leader's, and so are the ``size(s)`` numbers that ``derive`` returns after products with s columns.
+    Decisions must depend on these numbers only, since a ProbedSpectrum has other bits on other processors.
     """
     (d, k), B = X.shape, network.batch
     n = d - k
     p = columns_for(k, d)
-    rounds = averager(network.topology).rounds_for(network.topology, 1e-2)
+    rounds = default_mixer(network.topology).rounds_for(network.topology, 1e-2)
     block = np.zeros((d, p))
     if network.leads:
-        block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
+        block = orthonormal_part(project_out(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
     block = network.from_leader(block)
     check_basis(network, "probes", block, X)
     Q, BQ, doubt, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
-        Y = A @ everywhere(block, network)
-        sizes, Y = frobenius(Y, axis=(-2, -1)), without(Y, X)
+        Y = A @ for_local_agents(block, network)
+        sizes, Y = frobenius(Y, axis=(-2, -1)), project_out(Y, X)
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
@@ -193,19 +193,19 @@ def probe(
             found.append(step)  # noqa: B023
             filled = np.zeros((d, p))
             filled[:, : step.block.shape[1]] = step.block
-            return packed(filled, step.block.shape[1], step.outside.doubt, tell(step.outside))
+            return packed(filled, step.block.shape[1], step.outside.error, derive(step.outside))
 
         count = d * p + 2 + size(Q.shape[1])
         flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
         new, derived = average_then(network, flat, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count)
         filled, columns, derived_doubt, numbers = unpacked(derived, (d, p), (), (), (size(Q.shape[1]),))
         step = found[0] if found else take_step(new)
-        block = np.ascontiguousarray(filled[:, : counted(network.leader, "a number of probes", columns, p)])
+        block = np.ascontiguousarray(filled[:, : checked_count(network.leader, "a number of probes", columns, p)])
         step.check(network, block, float(derived_doubt), hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)))
         rounds, doubt, BQ = new.rounds, float(derived_doubt), step.BQ
         rounded, lost = step.outside.rounding, step.outside.lost
         exact = block.shape[1] == 0  # the probed space is invariant, and every direction has a component in it
-        yield replace(step.outside, doubt=doubt, exact=exact), numbers
+        yield replace(step.outside, error=doubt, exact=exact), numbers
         if exact:
             return
 
@@ -217,15 +217,15 @@ class _LanczosStep:
     Attributes
     ----------
     left : ndarray
-        Part of the last product outside Q.
+        Part of the last product outside the span of Q.
     short : float
-        Length up to which directions are left out.
+        Length up to which directions are dropped.
     """
 
     X: Array
     Q: Array
     BQ: Array
-    outside: Outside
+    outside: ProbedSpectrum
     left: Array
     block: Array
     short: float
@@ -248,23 +248,25 @@ class _LanczosStep:
             hypot(rounded, _product_rounding(new)),
         )
         last = Q.shape[1] - BQ.shape[1]
-        BQ = np.hstack([BQ, without(new.mean[:-1].reshape(Q.shape[0], last), X)])
+        BQ = np.hstack([BQ, project_out(new.mean[:-1].reshape(Q.shape[0], last), X)])
         values, vectors = np.linalg.eigh(symmetric_part(Q.T @ BQ))
         values, vectors = values[::-1], vectors[:, ::-1]
         few = vectors[:, : 2 * p + 2]
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
-        left = without(without(BQ[:, -last:], Q), X)
+        left = project_out(project_out(BQ[:, -last:], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
         # short directions are mostly rounding, and orthogonal to the others only after another projection
-        block = np.linalg.qr(without(without(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
+        block = np.linalg.qr(project_out(project_out(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
-            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant up to the directions left out
+            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant up to the dropped directions
         exact = block.shape[1] == 0
-        outside = Outside(values, errors, vectors[:p], vectors[-last:], doubt, p, made, n, exact, new.lost, rounded)
+        outside = ProbedSpectrum(
+            values, errors, vectors[:p], vectors[-last:], doubt, p, made, n, exact, new.lost, rounded
+        )
         return cls(X, Q, BQ, outside, left, block, short)
 
     def check(self, network: Network, block: Array, doubt: float, averaged: float) -> None:
-        """Raise Contradiction unless ``block`` comes next and ``doubt`` covers all errors, including ``averaged``."""
+        """Raise Contradiction unless ``block`` is the next block and ``doubt`` covers all errors, even ``averaged``."""
         beyond = 10.0 * math.sqrt(self.left.shape[1]) * self.short
         check_basis(network, "probes", block, self.X, self.Q, contains=self.left, beyond=beyond)
         at, n = self.outside, self.outside.dimension
@@ -275,7 +277,7 @@ class _LanczosStep:
 
 def _mean_error(new: Averaged) -> float:
     """Return the error of the averaged products, whose last entry is their mean size."""
-    return length(new.error[:-1])
+    return norm(new.error[:-1])
 
 
 def _product_rounding(new: Averaged) -> float:
@@ -284,17 +286,17 @@ def _product_rounding(new: Averaged) -> float:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Findings of the probes after one more product, as computed by the leader.
+class ProbeFindings:
+    """Findings of the probes after a product, as computed by the leader.
 
     Parameters
     ----------
     bound : float
         Bound on the largest eigenvalue of B.
     error : float
-        Distance within which an eigenvalue lies from the first of ``values``.
+        Distance from the first of ``values`` within which an eigenvalue lies.
     larger : int
-        Position of the first gap among the values; 0 if none was found.
+        Number of values before the first gap among them; 0 if no gap was found.
     values : tuple of float
         The largest Ritz values.
     """
@@ -305,12 +307,12 @@ class Seen:
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, outside: Outside, failure: float, separation: float, formed: float) -> Seen:
+    def of(cls, outside: ProbedSpectrum, failure: float, separation: float, formed: float) -> ProbeFindings:
         """Return the findings from Ritz values.
 
         Parameters
         ----------
-        outside : Outside
+        outside : ProbedSpectrum
             The Ritz values.
         failure : float
             Probability that the bound may be wrong.
@@ -337,29 +339,33 @@ class Seen:
         return packed(self.bound, self.error, self.larger, np.array(self.values))
 
     @classmethod
-    def from_numbers(cls, numbers: Array, network: Network, dimension: int) -> Seen:
+    def from_numbers(cls, numbers: Array, network: Network, dimension: int) -> ProbeFindings:
         """Return the findings that the leader sent."""
         bound, error, larger, *values = map(float, numbers)
-        return cls(bound, error, counted(network.leader, "the place of a gap", larger, dimension), tuple(values))
+        return cls(
+            bound, error, checked_count(network.leader, "the position of a gap", larger, dimension), tuple(values)
+        )
 
-    def check(self, network: Network, outside: Outside, own: Seen, scale: float) -> None:
-        """Raise Contradiction unless the values are those found here and the bound is at least as large as here.
+    def check(self, network: Network, outside: ProbedSpectrum, own: ProbeFindings, scale: float) -> None:
+        """Raise Contradiction unless the values are those found here and the bound is not much below that found here.
 
-        Bounds come in steps of 4 %.
+        Bounds are points of a grid with steps of 4 %, so rounding may move them by a step.
         """
         size = max(float(np.abs(outside.values).max()), scale)
-        check_close(network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMI * size)
+        check_close(
+            network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMIORTHOGONALITY * size
+        )
         check_bound(network, self.bound, own.bound, (float(outside.values[0]), float(outside.values[-1])), size)
 
 
 def columns_for(k: int, d: int) -> int:
-    """Return the number of probes: at least k, and more for small k, since rounds matter more than their size."""
+    """Return the number of probes: k, or more if k is small, since fewer rounds are worth more than small messages."""
     return min(max(k, _MIN_COLUMNS), d - k)
 
 
 def overlap(n: int, p: int, failure: float) -> float:
-    """Return the length of a unit vector's part in p random orthonormal columns, except with probability ``failure``.
+    """Return a lower bound on the length of a unit vector's projection onto p random orthonormal columns.
 
-    The columns have n entries each, and the part is at least that long.
+    The columns have n entries each. The bound fails with probability ``failure``.
     """
     return math.sqrt(float(betaincinv(p / 2.0, (n - p) / 2.0, failure))) if p < n else 1.0

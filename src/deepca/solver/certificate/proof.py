@@ -13,7 +13,7 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.algorithms.base import Algorithm, State
 from deepca.network.traffic import Traffic
-from deepca.operators.linalg import largest_positive, symmetric_part
+from deepca.operators.linalg import flip_signs, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import FAILURE, digest_of
 from deepca.solver.certificate.certification import certify as fresh_certificate
@@ -25,11 +25,11 @@ from deepca.solver.verdict import DEFAULT_TOL
 __all__ = ["Proof", "ritz"]
 
 S_ = TypeVar("S_", bound=State)
-_MAX_REPAIRS = 3  # restarts of tracking that fresh averages contradict
+_MAX_REPAIRS = 3  # restarts after fresh averages have shown that tracking drifted
 
 
 class Proof:
-    """Attempts at a certificate, and the decision that follows from each.
+    """Attempts to prove the answer of a run, and the decision that follows from each.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Proof:
     lost : bool
         Whether tracking has drifted and must be restarted.
     stuck : bool
-        Whether the residual no longer falls, and rounding explains it.
+        Whether the residual no longer falls because it consists of rounding.
     more : int
         Iterations to make before the next attempt.
     beyond : float
@@ -60,7 +60,7 @@ class Proof:
         self._residual = math.inf
 
     def forget(self, attempts: int) -> None:
-        """Discard what depends on the network, which has changed; ``attempts`` is the largest number of any agent."""
+        """Discard what depended on the network before it changed; ``attempts`` is the largest count of any agent."""
         self._known, self._residual, self.attempts = None, math.inf, attempts
 
     def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
@@ -77,10 +77,10 @@ class Proof:
                 network,
                 W=state.W,
                 tracked=state.excess,
-                tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as tight as possible
+                tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, prove what is possible
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=_gap(state, history),
-                failure=FAILURE / 2.0**self.attempts,  # all attempts together stay below it
+                failure=FAILURE / 2.0**self.attempts,  # all attempts together stay below FAILURE
                 products=max(40, (state.t - self._first) // 2),
                 known=self._known,
             )
@@ -117,11 +117,11 @@ class Proof:
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
         """Decide whether the run is over, tracking must restart, or how many more iterations to make."""
         done = certificate.proves(self._tol)
-        # the columns within the rank must be proven, too; where k = d, their axes are refined without iterating
+        # the columns within the rank must be proven, too; if k = d, their axes are refined later, without iterating
         if history and 0 < history[-1].rank < certificate.k < len(self.components):
             done = done and certificate.leading(history[-1].rank) <= self._tol
         self.lost = certificate.drifted(self._tol) and not done
-        # while the subspace still moves, directions outside may still enter it
+        # while the subspace still moves, eigenvectors outside may still enter it
         settled = at_floor(history) or (self._stop is not None and self._stop.met(history))
         hopeless = (settled and not certificate.unique) or not certificate.averaging_ok
         self.over = self._stop is None or state.t >= self._last or done
@@ -137,28 +137,28 @@ class Proof:
         self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= rounding
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
-        if state.seen_gap is not None:  # not a power iteration: faster than the gap suggests, and accelerating
+        if state.estimated_gap is not None:  # converges faster than power iterations, and ever faster
             r, factor = min(rate(history), 0.9) if history else 0.9, certificate.worst_angle / self._tol
             longest = self._last
         elif certificate.resolved and certificate.others:
             r, factor = certificate.next_eigenvalue / certificate.eigenvalues[-1], certificate.worst_angle / self._tol
             longest = self._last
-        else:  # no gap visible yet: retry when the residual is a thousandth, or after as many iterations again
+        else:  # no gap seen yet: retry when the residual has fallen to a thousandth, or after as many iterations again
             r, factor, longest = rate(history) if history else 0.99, 1e3, max(state.t - self._first, 50)
         more = min(more_iterations(min(factor, 1.0 / self._tol), 0.9, r), longest)
         self.more = max(more, 2 ** (self.attempts - 1))
 
 
 def _reached(history: Sequence[Agreed]) -> float:
-    """Return a bound on how accurate the answer seems to be."""
+    """Return the estimated error of the answer, which includes disagreement and rounding."""
     return max(error_estimate(history), history[-1].disagreement, EPS) if history else 1.0
 
 
 def _gap(state: State, history: Sequence[Agreed]) -> float:
-    """Return a guess of the relative gap behind k, from the rate of convergence or from Ritz values."""
-    if state.seen_gap is None and not history:
+    """Guess the relative gap after k from the rate of convergence, or from Ritz values."""
+    if state.estimated_gap is None and not history:
         return 0.1
-    return min(max(1.0 - rate(history) if state.seen_gap is None else state.seen_gap, 1e-6), 0.5)
+    return min(max(1.0 - rate(history) if state.estimated_gap is None else state.estimated_gap, 1e-6), 0.5)
 
 
 def ritz(before: State, state: State) -> tuple[Array, Array]:
@@ -167,10 +167,10 @@ def ritz(before: State, state: State) -> tuple[Array, Array]:
     Notes
     -----
     S is the tracked ``A V`` with V the basis of the previous step, so ``VᵀS`` gives both without another round: with
-    ``VᵀS = Q θ Qᵀ`` the components are ``V Q``, carried over into the newer subspace of W. The largest entry of each is
+    ``VᵀS = Q θ Qᵀ`` the components are ``V Q``, rotated into the newer subspace of W. The largest entry of each is
     positive.
     """
-    W, V = state.W, state.multiplied(before.W)
+    W, V = state.W, state.multiplied_basis(before.W)
     theta, Q = np.linalg.eigh(symmetric_part(np.swapaxes(V, -1, -2) @ state.estimate))
     left, _, right = np.linalg.svd(np.swapaxes(W, -1, -2) @ V @ Q[..., ::-1])
-    return np.asarray(theta[..., ::-1]), largest_positive(W @ (left @ right))
+    return np.asarray(theta[..., ::-1]), flip_signs(W @ (left @ right))

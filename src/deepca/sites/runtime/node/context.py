@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepca.sites.protocol.signatures import Seals
+from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock, Condition
 from deepca.sites.runtime.link import Link
@@ -27,7 +27,7 @@ class NodeContext:
     clock: Clock
     changed: Condition
     began: float  # time at which the node was created
-    seals: Seals
+    seals: Signatures
     assembly: Assembly
     links: Mapping[int, Link]  # by neighbour
 

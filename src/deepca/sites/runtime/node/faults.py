@@ -1,4 +1,4 @@
-"""Reasons for a site to end its run: its own, and those that other members report."""
+"""Decide when a site has to end its run: because of its own errors, or those that other members report."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ __all__ = ["Faults", "failure_of", "for_others"]
 
 
 class Faults:
-    """Reasons to end the run here, raised by the calls in which the algorithm waits."""
+    """The reasons to end the run here, which are raised by the calls in which the algorithm waits."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._broken: BaseException | None = None
-        self._culprit: PeerFault | None = None  # a site that has sealed an invalid record
+        self._culprit: PeerFault | None = None  # names a site that has signed an invalid record
         self._misconfiguration: InvalidInput | None = None
         self._strangers: set[int] = set()  # neighbours that belong to another network
-        self._gave_up: dict[
-            tuple[int, bytes], float
-        ] = {}  # when a site first reported that no member can follow a plan
+        # when a site first reported an error with a plan that all members should find
+        self._gave_up: dict[tuple[int, bytes], float] = {}
 
     # -------------------------------------------------------------------------------------------------------- reporting
 
@@ -44,29 +43,30 @@ class Faults:
         self._context.changed.notify_all()
 
     def accuse(self, site: int, what: str) -> None:
-        """End the run because of a site that has sealed an invalid record."""
+        """End the run because of a site that has signed an invalid record."""
         self._culprit = PeerFault(self._context.name(site), what)
         self._context.changed.notify_all()
 
     def misconfigured(self, why: str, parameter: str) -> None:
-        """End the run because of this site's own configuration, namely a key of network.toml or site.toml."""
+        """End the run because of a key in this site's own network.toml or site.toml."""
         self._misconfiguration = InvalidInput(why, parameter=parameter, agent=self._context.me)
         self._context.changed.notify_all()
 
     def wrong_network(self, peer: int) -> None:
-        """Note a neighbour of another network; if all are, end the run, since this site may be the wrong one."""
+        """Record a neighbour of another network; if all are, end the run, since this site may be the one at fault."""
         links, here = self._context.links, self._context.assembly
         self._strangers.add(peer)
         if self._strangers.issuperset(links) and here.plan is None:
             names = ", ".join(here.names(links))
             self.misconfigured(
-                f"{names}: different network or list of sites than {here.name(self._context.me)}; all sites need the "
-                "same network.toml (including names and order of [[sites]]), so compare this site's file with theirs",
+                f"{here.name(self._context.me)} and {names} have different network names or lists of sites; all sites "
+                "need the same network.toml (including names and order of [[sites]]), so compare this site's file with "
+                "theirs",
                 parameter="sites",
             )
 
     def right_network(self, peer: int) -> None:
-        """Note that a neighbour belongs to this network."""
+        """Record that a neighbour belongs to this network."""
         self._strangers.discard(peer)
 
     # --------------------------------------------------------------------------------------------------------- checking
@@ -90,7 +90,7 @@ class Faults:
         )
 
     def check_undisturbed(self, plan: RunPlan) -> None:
-        """Raise Regroup if the plan can no longer be followed, or the error that another member has found."""
+        """Raise Regroup if the plan can no longer be followed, or the error that another member reports."""
         here = self._context.assembly
         if here.plan is not plan:
             raise Regroup("another epoch has started")
@@ -98,10 +98,10 @@ class Faults:
             raise Regroup(here.disturbance)
 
     def check_members(self, plan: RunPlan) -> bool:
-        """Raise the error of another member if it concerns this site as well.
+        """Raise the error that another member reports, if it concerns this site as well.
 
-        Returns whether a member reports an error that all members should find. Its report alone is not enough: half of
-        the patience is left to find the same error here, for which its last messages may suffice.
+        Returns whether a member reports an error that all members should find. Its report alone does not end the run:
+        this site has half of the patience to find the same error, for which the member's last messages may suffice.
         """
         context, name = self._context, self._context.name
         failed = {
@@ -128,7 +128,7 @@ class Faults:
 
 
 def for_others(error: Exception) -> str:
-    """Return what other sites are told about an error here, without any value or path of this site."""
+    """Return a description of an error here for other sites, without any value or path of this site."""
     if isinstance(error, PooledDataError | GapError | NotFiniteError):
         return str(error)
     if isinstance(error, DataError):
@@ -139,14 +139,14 @@ def for_others(error: Exception) -> str:
 
 
 def failure_of(why: str, error: BaseException | None, *, common: bool, sites: Sequence[str]) -> Failure:
-    """Return what other sites are told when this one gives up.
+    """Return the failure to publish when this site gives up.
 
     Parameters
     ----------
     why : str
         The reason, in words that other sites may read.
     error : BaseException or None
-        The reason; its facts are included if it accuses a site.
+        The error; if it accuses a site, its attributes are included.
     common : bool
         Whether all members should find the same error.
     sites : sequence of str

@@ -1,4 +1,4 @@
-"""Messages for the algorithm, from their arrival until the algorithm asks for them."""
+"""Queue incoming messages until the algorithm asks for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepca.sites.runtime.node.context import NodeContext
 
 __all__ = ["Mailbox"]
 
-_MAX_WAITING = 64  # messages of one neighbour; honest ones are never that far ahead, so memory stays bounded
+_MAX_WAITING = 64  # messages queued of one neighbour; an honest one is never that far ahead, so memory stays bounded
 _MAX_EARLY = 16  # messages of one neighbour for an epoch that this agent has not entered yet
 
 
@@ -32,7 +32,7 @@ class _Early:
 class Mailbox:
     """Messages that have arrived and that the algorithm has not asked for yet.
 
-    A malformed message is kept in its place as a FrameError; the sender is named when the algorithm asks for it.
+    A malformed message is kept in its place as a FrameError; its sender is named once the algorithm asks for it.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Mailbox:
     def __init__(self, context: NodeContext) -> None:
         self._context, peers = context, tuple(context.links)
         self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
-        self._awaited: set[int] = set()  # neighbours whose message the algorithm waits for
+        self._awaited: set[int] = set()  # neighbours whose messages the algorithm is waiting for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
         self._misdirected: dict[int, Tag] = {}  # messages of another plan in the current epoch
         self._lost: dict[int, tuple[Incarnation | None, str]] = {}  # messages that were unreadable or rejected
@@ -67,7 +67,7 @@ class Mailbox:
                 self._misdirected[peer] = tag
 
     def mark_lost(self, peer: int, what: str) -> None:
-        """Note that a message of a neighbour is lost for good, so that waiting for it ends with an error."""
+        """Record that a neighbour's message is lost for good, so that waiting for it ends with an error."""
         self._lost[peer] = self._context.links[peer].peer, what
         self._context.changed.notify_all()
 
@@ -92,7 +92,7 @@ class Mailbox:
         if len(waiting) >= _MAX_WAITING:
             raise FrameError("more messages than this site can be waiting for")
         waiting.append((tag, message))
-        # wake the algorithm once all awaited messages are here: waking it for each would cost more than carrying them
+        # wake the algorithm once all awaited messages are here: waking it for each would cost more than receiving it
         self._awaited.discard(peer)
         if not self._awaited:
             self._context.changed.notify_all()
@@ -100,10 +100,10 @@ class Mailbox:
     # ----------------------------------------------------------------------------------------------------------- asking
 
     def missing(self, sources: Collection[int], tag: Tag) -> list[int]:
-        """Return the sources whose next message has not arrived, and wait for these from now on.
+        """Return the sources whose next message has not arrived, and mark them as awaited.
 
-        Both sides take the same steps, so the next message has to have that tag. Raises BadArray with the name of a
-        neighbour that has sent anything else.
+        Both sides take the same steps, so the next message must have this tag. Raises BadArray, which names the
+        neighbour, if it has sent anything else.
         """
         missing = [source for source in sources if not self._arrived(source, tag)]
         self._awaited = set(missing)
@@ -124,14 +124,14 @@ class Mailbox:
         name = self._context.name(source)
         if not self.waiting[source]:
             if self._is_misdirected(source):
-                what = f"a message of a plan that it has not entered, where {due} was due"
+                what = f"a message of a plan that it has not entered, instead of {due}"
                 raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
             self.check_lost(source, tag.phase, tag.t)
             return False
         got, message = self.waiting[source][0]
         what = ""
         if got != tag:
-            what = f"a message of {got.phase[:40]} {got.t}, round {got.round}, where {due} was due"
+            what = f"a message of {got.phase[:40]} {got.t}, round {got.round}, instead of {due}"
         elif isinstance(message, FrameError):
             what = str(message)
         if what:

@@ -1,4 +1,4 @@
-"""Storage and exchange of the model files that sites claim to be the result."""
+"""Store and exchange the model files that sites claim to be the result."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NEVER = float("-inf")
 
 
 class ModelFiles:
-    """Model files, kept as long as a claim refers to them.
+    """Model files, each kept as long as a claim refers to it.
 
     Attributes
     ----------
     contents : dict of bytes to bytes
-        The files by their SHA-256 digest.
+        The files, keyed by SHA-256 digest.
     asked : dict of tuple to float
-        When a neighbour was last asked for a file, by neighbour and digest.
+        When each neighbour was last asked for each file, keyed by neighbour and digest.
     """
 
     def __init__(self, context: NodeContext, claims: Claims, verification: Verification) -> None:
@@ -36,7 +36,7 @@ class ModelFiles:
         self._sent: dict[tuple[int, bytes], float] = {}
 
     def obtain(self, claim: ResultClaim) -> bool:
-        """Return whether the file of a claim is here; if it is not, ask neighbours for it."""
+        """Return whether this site has the file of a claim; if it does not, ask neighbours for it."""
         digest, now = claim.outcome, self._context.clock.now()
         if digest in self.contents:
             return True
@@ -73,7 +73,7 @@ class ModelFiles:
         self._context.changed.notify_all()
 
     def restarted(self, peer: int) -> None:
-        """Note that a neighbour was restarted: requests and files in flight are lost."""
+        """Forget the requests and files that were in flight when a neighbour was restarted, which are lost."""
         for known in (self.asked, self._sent):
             for key in [key for key in known if key[0] == peer]:
                 del known[key]

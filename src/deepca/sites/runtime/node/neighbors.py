@@ -1,4 +1,4 @@
-"""Neighbours of a node: which of them are reachable, and which records they have not been sent yet."""
+"""Track which neighbours of a node are reachable, and send them the records that they lack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Neighbors"]
 
 
 class Neighbors:
-    """Spread records among neighbours, so that each is sent the newest record of every site once.
+    """The neighbours of a node, each of which is sent the newest record of every site once.
 
     Attributes
     ----------
@@ -29,19 +29,19 @@ class Neighbors:
         self._context = context
         self.wake: Callable[[int], None] = lambda peer: None
         self.looked = float("-inf")
-        self._told: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in context.links}
-        self._news_told = dict.fromkeys(context.links, 0)
+        self._known_to: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in context.links}
+        self._news_sent = dict.fromkeys(context.links, 0)
         self._sealed: dict[int, tuple[tuple[Incarnation, int], wire.Sealed]] = {}
 
     # ----------------------------------------------------------------------------------------------------- who is there
 
-    def look(self) -> None:
+    def update_presence(self) -> None:
         """Update which sites are present, and whether that disturbs the plan."""
         here, links = self._context.assembly, self._context.links
         now = self.looked = self._context.clock.now()
         reached = frozenset(peer for peer, link in links.items() if not link.silent(now))
         news, undisturbed = here.news, not here.disturbance
-        here.look(now, reached, {peer: link.last_heard for peer, link in links.items()})
+        here.update_presence(now, reached, {peer: link.last_heard for peer, link in links.items()})
         if here.news != news:
             self.wake_with_news()
         if undisturbed and here.disturbance:
@@ -67,10 +67,10 @@ class Neighbors:
 
     def news_for(self, peer: int) -> list[Record]:
         """Return the records that a neighbour has not been sent yet."""
-        here, told = self._context.assembly, self._told[peer]
-        if self._news_told[peer] == here.news:
+        here, known = self._context.assembly, self._known_to[peer]
+        if self._news_sent[peer] == here.news:
             return []
-        return [record for record in here.table if record.site != peer and told.get(record.site) != record.age]
+        return [record for record in here.table if record.site != peer and known.get(record.site) != record.recency]
 
     def with_news(self) -> list[int]:
         """Return the neighbours for which there is something to send."""
@@ -82,36 +82,36 @@ class Neighbors:
         for record in self.news_for(peer):  # one at a time: together they might not fit into a frame
             records = wire.Records(sealed=[self._sealed_record(record)])
             self._context.links[peer].send(Parcel(wire.Parcel(records=records).SerializeToString()))
-            self._told[peer][record.site] = record.age
-        self._news_told[peer] = self._context.assembly.news
+            self._known_to[peer][record.site] = record.recency
+        self._news_sent[peer] = self._context.assembly.news
 
-    def told_by(self, peer: int, record: Record) -> None:
-        """Note that a neighbour knows a record, because it sent it."""
-        told = self._told[peer].get(record.site)
-        if told is None or told < record.age:
-            self._told[peer][record.site] = record.age
+    def note_known(self, peer: int, record: Record) -> None:
+        """Remember that a neighbour knows a record, because the neighbour sent it."""
+        known = self._known_to[peer].get(record.site)
+        if known is None or known < record.recency:
+            self._known_to[peer][record.site] = record.recency
 
     def keep_sealed(self, record: Record, sealed: wire.Sealed) -> None:
-        """Keep a record as its site sealed it, to pass it on."""
-        self._sealed[record.site] = record.age, sealed
+        """Keep a record as signed by its site, to pass it on."""
+        self._sealed[record.site] = record.recency, sealed
 
     def _sealed_record(self, record: Record) -> wire.Sealed:
-        """Return a record as its site sealed it; this site's own is sealed again whenever it has changed."""
+        """Return a record as signed by its site; this site signs its own again whenever it has changed."""
         known = self._sealed.get(record.site)
-        if known is None or known[0] != record.age:
+        if known is None or known[0] != record.recency:
             content = record.to_wire().SerializeToString(deterministic=True)
-            known = self._sealed[record.site] = record.age, self._context.seals.seal(content)
+            known = self._sealed[record.site] = record.recency, self._context.seals.sign_record(content)
         return known[1]
 
     # --------------------------------------------------------------------------------------------------------- restarts
 
     def restarted(self, peer: int) -> None:
-        """Note that a neighbour was restarted and knows no records."""
-        self._told[peer], self._news_told[peer] = {}, 0
+        """Handle a neighbour's restart, after which it knows no records."""
+        self._known_to[peer], self._news_sent[peer] = {}, 0
 
-    def renamed(self, identity: Incarnation) -> None:
+    def take_incarnation(self, identity: Incarnation) -> None:
         """Start new sessions with all neighbours as another incarnation of this agent."""
         for link in self._context.links.values():
-            link.renamed(identity)
-        for peer in self._told:
+            link.take_incarnation(identity)
+        for peer in self._known_to:
             self.restarted(peer)

@@ -1,4 +1,4 @@
-"""The node itself: its event handlers, and the blocking calls of its algorithm.
+"""Handle an agent's events, and provide the blocking calls that its algorithm makes.
 
 Two threads meet here. The event loop (or a simulation) reports events with ``opened``, ``closed``, ``received`` and
 ``tick``, and asks for the ``next_frame``; it never waits for more than the lock, which is held while a promise is
@@ -6,8 +6,7 @@ written to disk. The algorithm calls ``gather``, ``exchange`` and ``settle``, wh
 but not beyond the deadline.
 
 A run is a sequence of epochs. In each of them all members have entered the same :class:`RunPlan`, and every message
-carries its digest: agents that disagree about who takes part never mix their numbers. A wrong guess about the network
-can therefore cost time, but not correctness.
+carries its digest: agents that disagree about who takes part never mix their numbers. A wrong guess costs only time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Offer, RunPlan
-from deepca.sites.protocol.signatures import NoSeals, Seals
+from deepca.sites.protocol.signatures import NoSignatures, Signatures
 from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock
@@ -36,7 +35,7 @@ from deepca.sites.runtime.node.mailbox import Mailbox
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
 from deepca.sites.runtime.node.record_receiver import RecordReceiver
-from deepca.sites.runtime.node.results import Concluded, Results, accept_any
+from deepca.sites.runtime.node.results import DecidedResult, Results, accept_any
 from deepca.sites.runtime.node.settlement import Settlement
 from deepca.sites.runtime.node.verification import Verification
 from deepca.sites.runtime.node.view import View, view_of
@@ -48,28 +47,27 @@ _logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 0.25  # seconds between checks of which sites are present
 _EXCHANGE_TIMEOUT = 1.0  # seconds between checks of the deadline while messages are awaited
-_FLUSH_TIMEOUT = 2.0  # seconds to deliver the last records to neighbours before the agent stops
-_FLUSH_POLL = 0.05  # seconds between checks whether they have been delivered
+_FLUSH_TIMEOUT, _FLUSH_POLL = 2.0, 0.05  # seconds to deliver the last records before stopping; between checks of that
 
 
 class Node:
-    """An agent's place in the network.
+    """An agent's node in the network, through which its algorithm reaches the other sites.
 
     Parameters
     ----------
     membership, policy, clock, identity
         The site's place in the network, its policy, the clock, and this incarnation of the agent.
     wall : callable, optional
-        Returns the time of day in seconds; used to report clock skew.
+        Returns the time in seconds since 1970; used to report clock skew.
     vault : Vault, optional
         Storage for promises; in memory by default.
-    seals : Seals, optional
+    seals : Signatures, optional
         Signs and verifies records; by default nothing is signed.
 
     Notes
     -----
     Its parts are ``context`` (shared objects), ``links`` (one per neighbour), ``neighbors`` (their presence, and the
-    records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (whatever
+    records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (what
     arrives), ``settlement`` and ``results`` (signing the result), and ``faults`` (reasons to end the run). The lock of
     ``changed`` guards all of them.
     """
@@ -82,7 +80,7 @@ class Node:
         identity: Incarnation,
         wall: Callable[[], float] = time.time,
         vault: Vault | None = None,
-        seals: Seals | None = None,
+        seals: Signatures | None = None,
     ) -> None:
         self._policy, self._clock, self._wall = policy, clock, wall
         self._vault = vault if vault is not None else MemoryVault()
@@ -92,7 +90,7 @@ class Node:
         self.links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
         for link in self.links.values():
             link.limit = membership.limit
-        seals = seals if seals is not None else NoSeals()
+        seals = seals if seals is not None else NoSignatures()
         self.context = context = NodeContext(
             membership, policy, clock, self.changed, began, seals, self.assembly, self.links
         )
@@ -133,7 +131,7 @@ class Node:
                     facts={"site": name, "why": why},
                 )
             self.links[peer].closed()
-            self.neighbors.look()
+            self.neighbors.update_presence()
             self.changed.notify_all()
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
@@ -155,7 +153,7 @@ class Node:
                 self.faults.wrong_network(peer)
                 raise
             except FrameError as error:
-                if error.whole:  # sending it again will not help, so the call that waits for it must fail
+                if error.intact:  # sending it again will not help, so the call that waits for the message must fail
                     self.mailbox.mark_lost(peer, str(error))
                 raise
             if frame.HasField("hello"):
@@ -169,7 +167,7 @@ class Node:
             if link.up != was_up:
                 name = self.context.name(peer)
                 self._log.info(f"connected to {name}", event="link_up", facts={"site": name})
-                self.neighbors.look()
+                self.neighbors.update_presence()
                 woken.add(peer)
             if link.ready:  # an acknowledgement may have made room
                 woken.add(peer)
@@ -182,7 +180,7 @@ class Node:
         try:
             parcel.ParseFromString(arrived.header)
         except Exception:  # the import path of protobuf's DecodeError is not stable
-            raise FrameError("a message with a malformed header", whole=True) from None
+            raise FrameError("a message with a malformed header", intact=True) from None
         kind = parcel.WhichOneof("kind")
         if kind == "data":
             self.mailbox.receive(peer, parcel.data, arrived.body)
@@ -193,7 +191,7 @@ class Node:
         elif kind == "outcome":
             self.files.receive(peer, parcel.outcome, arrived.body)
         else:
-            raise FrameError("a message of an unknown kind", whole=True)
+            raise FrameError("a message of an unknown kind", intact=True)
 
     def next_frame(self, peer: int) -> wire.Frame | None:
         """Return the next frame for a neighbour, or None if there is nothing to send now."""
@@ -207,12 +205,12 @@ class Node:
             return frame
 
     def tick(self) -> None:
-        """Handle the passage of time; must be called several times per second."""
+        """Handle the passage of time; must be called several times a second."""
         with self.changed:
             now = self._clock.now()
             woken = {peer for peer, link in self.links.items() if link.tick(now)}
             if now - self.neighbors.looked >= _POLL_INTERVAL:
-                self.neighbors.look()
+                self.neighbors.update_presence()
                 self.changed.notify_all()
             woken.update(self.neighbors.with_news())
         for peer in woken:
@@ -220,7 +218,9 @@ class Node:
 
     # --------------------------------------------------------------------------------- blocking calls, by the algorithm
 
-    def gather(self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None) -> RunPlan | Concluded:
+    def gather(
+        self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None
+    ) -> RunPlan | DecidedResult:
         """Agree with the other sites on a plan, or on the result if it is already known.
 
         Parameters
@@ -232,7 +232,7 @@ class Node:
 
         Returns
         -------
-        RunPlan or Concluded
+        RunPlan or DecidedResult
             The plan that all members have entered, or the result.
 
         Raises
@@ -251,7 +251,7 @@ class Node:
             here.gather(offer=offer)
             while True:
                 self.faults.check()
-                self.neighbors.look()
+                self.neighbors.update_presence()
                 here.check_differences()
                 here.check_epochs()
                 self._proposed = here.proposal or self._proposed
@@ -261,12 +261,12 @@ class Node:
                 found = self._concluded()
                 if found is not None:
                     return found
-                if pending := self.settlement.pending():
+                if pending := self.settlement.blocking():
                     here.withdraw()
-                    for claim in pending:  # sites farther away may need the file to compare it
+                    for claim in pending:  # sites beyond this one may need the file, to compare it
                         self.files.obtain(claim)
                 elif here.agreed(self._clock.now()):
-                    self._vault.enter(here.next_epoch)  # a promise to the others, so on disk first
+                    self._vault.store_epoch(here.next_epoch)  # a promise to the others, so on disk first
                     plan = self._entered = here.enter(self._clock.now())
                     self.mailbox.enter(plan)
                     break
@@ -277,7 +277,7 @@ class Node:
     def exchange(
         self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
-        """Exchange messages as in :meth:`deepca.network.transports.base.Transport.exchange`, with sites for agents."""
+        """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange` does, by site index."""
         digest = plan.digest
         parcels: dict[int, Parcel] = {}
         with self.changed:
@@ -298,12 +298,13 @@ class Node:
                 self.faults.check(missing)
                 self.changed.wait(_EXCHANGE_TIMEOUT)
 
-    def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+    def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> DecidedResult:
         """Agree on the result of a plan that this site has followed to its end.
 
         Parameters
         ----------
         plan : RunPlan
+            The plan.
         differs : callable
             Describes how a proposed model file differs from what was computed here; the file is signed if the
             description is empty.
@@ -312,7 +313,7 @@ class Node:
 
         Returns
         -------
-        Concluded
+        DecidedResult
             The result, once it may be written (see :mod:`deepca.sites.runtime.node.settlement`).
 
         Raises
@@ -336,7 +337,7 @@ class Node:
                     raise Regroup(here.disturbance)
                 self._wait_for_news()
 
-    def _concluded(self) -> Concluded | None:
+    def _concluded(self) -> DecidedResult | None:
         self.faults.check()
         return self.results.concluded(self._entered)
 
@@ -345,7 +346,7 @@ class Node:
         self.changed.wait(_POLL_INTERVAL)
 
     def await_fault(self, plan: RunPlan, site: int) -> None:
-        """Wait for a member to give up, at most half of the patience, and raise an error that any member reports."""
+        """Wait up to half of the patience for a member to give up, and raise any error that a member reports."""
         end = self._clock.now() + 0.5 * self._policy.patience
         with self.changed:
             while self._clock.now() < end:
@@ -373,17 +374,17 @@ class Node:
         self.neighbors.wake_all()
 
     def broken(self, error: BaseException) -> None:
-        """End the run with an error from another thread of this agent; the call that waits here raises it."""
+        """End the run with an error from another thread of this agent, raised by the call that waits here."""
         with self.changed:
             self.faults.broken(error)
 
-    def farewell(self, linger: float | None = None) -> tuple[str, ...]:
-        """Stay until all sites have finished, ``linger`` seconds at most, and return those that have not."""
+    def wait_until_all_finished(self, linger: float | None = None) -> tuple[str, ...]:
+        """Wait until all sites have finished, for at most ``linger`` seconds, and return those that have not."""
         end = self._clock.now() + (self._policy.linger if linger is None else linger)
         with self.changed:
             while self.assembly.unfinished() and self._clock.now() < end:
                 self.changed.wait(_POLL_INTERVAL)
-            # some neighbour must hear that a member gives up, or all wait for it: its links may just have broken
+            # a member that gives up must reach a neighbour, or all would wait for it; its links may just have broken
             failed = self.assembly.record.phase == "failed" and self._entered is not None
             end = self._clock.now() + _FLUSH_TIMEOUT
             while self._clock.now() < end and any(

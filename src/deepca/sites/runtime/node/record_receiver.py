@@ -15,9 +15,9 @@ from deepca.sites.runtime.node.verification import Verification
 
 __all__ = ["RecordReceiver"]
 
-_MAX_INCARNATIONS = 5  # that an agent takes before it concludes that another agent runs as the same site
-_ALIVE_PER_INCARNATION = 4.0  # seconds of running that allow one more, since restarts of the other one may explain it
-_ALIVE_COUNTED = 60.0  # seconds of running that count towards that
+_MAX_INCARNATIONS = 5  # taken in turn before an agent concludes that another agent runs as the same site
+_ALIVE_PER_INCARNATION = 4.0  # seconds of running for which one more is allowed, as restarts elsewhere may explain it
+_ALIVE_COUNTED = 60.0  # most seconds of running that count towards more incarnations
 
 
 class RecordReceiver:
@@ -48,16 +48,16 @@ class RecordReceiver:
                 continue
             news = self._learn(peer, record, sealed) or news
         if news:
-            self._neighbors.look()
+            self._neighbors.update_presence()
             self._neighbors.wake_with_news()
             self._context.changed.notify_all()
 
     def greeted(self, peer: int, hello: wire.Hello) -> None:
         """Process a hello, whose sender may know a later incarnation of this agent.
 
-        With certificates, only a record sealed by this site proves that.
+        With certificates, only a record signed by this site proves that.
         """
-        if not self._context.seals.binding:
+        if not self._context.seals.unforgeable:
             self._learn_of_itself(Incarnation(hello.known, hello.known_boot))
         elif hello.HasField("yours"):
             record = self._verification.record(peer, hello.yours)
@@ -65,21 +65,21 @@ class RecordReceiver:
                 self._learn_of_itself(record.identity)
 
     def _learn(self, peer: int, record: Record, sealed: wire.Sealed) -> bool:
-        """Process the record of another site and return whether it is news."""
-        self._neighbors.told_by(peer, record)
+        """Process the record of another site and return whether it was new."""
+        self._neighbors.note_known(peer, record)
         if record.fingerprint != self._context.membership.fingerprint:
-            # its signatures are for another run; the difference itself is reported elsewhere
+            # its signatures are for another run; the difference is reported by check_differences
             record = replace(record, endorsement=None, proposed=None)
-        self.take_endorsement(peer, record)
+        self.process_endorsement(peer, record)
         if not self._context.assembly.learn(record):
             return False
         self._neighbors.keep_sealed(record, sealed)
         link = self._context.links.get(record.site)
-        if link is not None and link.heard_of(record.identity, sealed):
+        if link is not None and link.learn_incarnation(record.identity, sealed):
             self._neighbors.wake(record.site)
         return True
 
-    def take_endorsement(self, peer: int, record: Record) -> None:
+    def process_endorsement(self, peer: int, record: Record) -> None:
         """Process the endorsement in a record, and the proposal that it must rely on."""
         signed, proposed = record.endorsement, record.proposed
         if signed is None or not self._verification.endorsement(peer, signed):
@@ -88,26 +88,26 @@ class RecordReceiver:
             self._settlement.signed(signed, proposed)
         elif self._context.seals.forged(proposed):
             self._settlement.signed(signed, None)
-        else:  # the proposer's certificate has expired since; a site that relied on it before is not at fault
+        else:  # the proposer's certificate has expired since then; a site that relied on it earlier is not at fault
             self._settlement.claims.add(signed)
 
     def _learn_of_itself(self, seen: Incarnation) -> None:
-        """Take a later incarnation than one of this agent that other sites know, unless this one is later already."""
+        """Move to an incarnation after the one that other sites know of this agent, if theirs is later than this."""
         if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
             return
         context = self._context
         self._identity = self._identity.after(seen)
         self._renamed += 1
         alive = min(context.clock.now() - context.began, _ALIVE_COUNTED)
-        # the agent that has run for longer is allowed more, so that it stays and the other one gives up
+        # the agent that has run for longer may take more of them, so that it stays and the other one gives up
         if self._renamed > _MAX_INCARNATIONS + alive / _ALIVE_PER_INCARNATION:
             self._faults.misconfigured(
                 f"another agent is running as site {context.name(context.me)}, perhaps on another machine; stop it, or "
-                "this one: only one may run",
+                "stop this one: only one may run",
                 parameter="site",
             )
             return
-        self._neighbors.renamed(self._identity)
+        self._neighbors.take_incarnation(self._identity)
         if context.assembly.plan is not None:
             context.assembly.disturbance = "other sites know a later incarnation of this agent"
         self._neighbors.publish(identity=self._identity)

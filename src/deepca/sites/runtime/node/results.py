@@ -1,4 +1,4 @@
-"""The result of the run at one site: proposing, comparing, signing, and concluding once it may be written."""
+"""Propose, compare and sign the result of a run at one site, and conclude once it may be written."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
 from deepca.sites.runtime.node.settlement import Settlement
-from deepca.sites.runtime.vault import Remembered, Vault
+from deepca.sites.runtime.vault import Promises, Vault
 
-__all__ = ["Concluded", "Results"]
+__all__ = ["DecidedResult", "Results"]
 
 
 @dataclass(frozen=True)
-class Concluded:
+class DecidedResult:
     """A model file that may be written, and the claim about it."""
 
     content: bytes
@@ -36,7 +36,7 @@ class _Computed:
 
 
 class Results:
-    """Judge claims about the result, sign those that agree with the numbers computed here, and store what was signed.
+    """Check claims about the result, sign and store those that agree with the numbers computed here.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Results:
         self._computed: _Computed | None = None
         self.accept: Callable[[bytes, ResultClaim], None] = accept_any
 
-    def restore(self, remembered: Remembered) -> None:
-        """Take over what an earlier incarnation signed, before other sites learn of this one."""
+    def restore(self, remembered: Promises) -> None:
+        """Restore what an earlier incarnation signed, before other sites learn of this incarnation."""
         if remembered.outcome is None or remembered.claim is None:
             return
         self._files.contents[remembered.claim.outcome] = remembered.outcome
@@ -74,7 +74,7 @@ class Results:
         self._files.contents[outcome] = content
         self._endorse(ResultClaim(plan.epoch, plan.digest, plan.members, outcome))
 
-    def concluded(self, entered: RunPlan | None) -> Concluded | None:
+    def concluded(self, entered: RunPlan | None) -> DecidedResult | None:
         """Return the result once it may be written; until then, compare and sign what is proposed.
 
         ``entered`` is the last plan that this site has entered.
@@ -87,13 +87,13 @@ class Results:
                 self._compare(computed, claim)
         own = b"" if computed is None else computed.plan.digest
         for claim in settlement.claims:
-            if settlement.final(claim, own, now) and self._files.obtain(claim):
+            if settlement.may_be_written(claim, own, now) and self._files.obtain(claim):
                 content = self._files.contents[claim.outcome]
                 compared = self._context.me in settlement.claims.signers(claim)
                 if not compared:
                     self.accept(content, claim)
-                self._vault.hold(content, claim, settlement.claims.endorsements(claim), decided=True)
-                return Concluded(content, claim, compared)
+                self._vault.store_result(content, claim, settlement.claims.endorsements(claim), decided=True)
+                return DecidedResult(content, claim, compared)
         return None
 
     def _compare(self, computed: _Computed, claim: ResultClaim) -> None:
@@ -110,7 +110,7 @@ class Results:
         own = self._context.seals.endorse(self._context.me, claim)
         claims = self._settlement.claims
         claims.add(own)
-        self._vault.hold(self._files.contents[claim.outcome], claim, claims.endorsements(claim))
+        self._vault.store_result(self._files.contents[claim.outcome], claim, claims.endorsements(claim))
         self._neighbors.publish(endorsement=own, proposed=self._proposal(claim))
 
     def _proposal(self, claim: ResultClaim) -> Endorsement | None:

@@ -3,14 +3,14 @@
 For n sites, of which the members of a plan are a strict majority:
 
 * the first member proposes a model file; a member signs it if every field equals what it computed itself;
-* a site writes it with the signatures of all members, or with those of more than n/2 sites if every other member has
+* a site writes it once it has the signatures of all members, or those of more than n/2 sites if every other member has
   been silent beyond the patience or has lost what it computed (restarted, gave up);
 * a site that comes late has nothing to compare with, and accepts what more than n/2 sites have signed;
 * if a member has compared and refused, the run ends at all sites and nothing is written;
 * a site that enters an epoch signs no result of earlier ones, and no epoch starts while a result may have been decided:
   any two majorities share a site, so two different results are never written;
-* a signature is shown together with the proposer's signature that it relies on: a site that signs what was not proposed
-  is named by every site that sees this, and so is one that proposes twice.
+* a signature is published together with the proposer's signature that it relies on. Every site that sees a signature
+  without one names the signer as at fault, and likewise a proposer that proposes two results.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Settlement"]
 
 
 class Settlement:
-    """The claims known at this site, judged by what it knows of the other sites."""
+    """The claims known at this site, and what it may do about each, given what it knows of the other sites."""
 
     def __init__(self, membership: Membership, policy: Policy, assembly: Assembly) -> None:
         self._me, self._policy, self._assembly = membership.me, policy, assembly
         self._sites = len(membership.sites)
         self.claims = Claims()
-        self._unproposed: dict[int, ResultClaim] = {}  # claims signed without showing a proposal, by signer
+        self._unproposed: dict[int, ResultClaim] = {}  # claims signed without a proposal to rely on, by signer
 
     def signed(self, endorsement: Endorsement, proposed: Endorsement | None) -> None:
         """Add a verified endorsement from a site's own record, and the verified proposal that it relies on."""
@@ -41,12 +41,12 @@ class Settlement:
         elif endorsement.site != endorsement.claim.proposer:
             self._unproposed[endorsement.site] = endorsement.claim
 
-    def most(self, sites: frozenset[int]) -> bool:
-        """Return whether these are more than half of all sites."""
+    def is_majority(self, sites: frozenset[int]) -> bool:
+        """Return whether ``sites`` are more than half of all sites."""
         return 2 * len(sites) > self._sites
 
     def to_compare(self, plan: RunPlan) -> ResultClaim | None:
-        """Return the claim proposed for a plan that was computed here, unless this site has signed it already."""
+        """Return the claim that was proposed for a plan computed here, unless this site has already signed it."""
         if self._assembly.record.epoch > plan.epoch:
             return None
         for claim in self.claims:
@@ -55,17 +55,17 @@ class Settlement:
                 return None if self._me in signers else claim
         return None
 
-    def final(self, claim: ResultClaim, computed: bytes, now: float) -> bool:
-        """Return whether a claim may be written; ``computed`` is the digest of the plan that was computed here."""
+    def may_be_written(self, claim: ResultClaim, computed: bytes, now: float) -> bool:
+        """Return whether the result of a claim may be written; ``computed`` is the digest of the plan computed here."""
         signers = self.claims.signers(claim)
-        if not self.most(signers):
+        if not self.is_majority(signers):
             return False
-        if self._me not in signers:  # either this site comes late, or it has yet to compare
+        if self._me not in signers:  # this site either comes late or has yet to compare
             return claim.plan != computed or self._assembly.record.epoch > claim.epoch
         return all(self._dispensable(site, claim, now) for site in frozenset(claim.members) - signers)
 
     def _dispensable(self, site: int, claim: ResultClaim, now: float) -> bool:
-        """Return whether the signature of a member need not be awaited."""
+        """Return whether this site need not wait for the signature of a member."""
         record = self._assembly.table.get(site)
         if record is None or site not in self._assembly.present:
             return self._assembly.away(site, now) >= self._policy.patience
@@ -73,8 +73,8 @@ class Settlement:
             return record.epoch > claim.epoch
         return record.phase != "gathering" or record.computed != claim.plan
 
-    def pending(self) -> list[ResultClaim]:
-        """Return claims that are, soon will be, or out of sight may have been decided; they block new epochs."""
+    def blocking(self) -> list[ResultClaim]:
+        """Return claims that block new epochs: decided, about to be decided, or perhaps decided by absent sites."""
         here = self._assembly
         found = []
         for claim in self.claims:
@@ -82,11 +82,12 @@ class Settlement:
             away = frozenset(claim.members) - here.present
             unseen = {site for site in away if not self._barred(site, claim)}
             able = {site for site in here.present if here.table[site].computed == claim.plan}
-            # a member signs only after the proposer, and only with the file, which it can get from signers alone
+            # a member signs only after the proposer, and only with the file, which it can get only from signers
             soon = claim.proposer in signers and bool(signers & here.present) and not able <= signers
-            # two majorities of an even number share two sites, one of which may deny what an absent site has written
+            # half of an even number suffices to block: one more member, which is present, may deny the signature with
+            # which an absent site has written the result
             half = 2 * len(signers | unseen) == self._sites and any(self._entered(site) <= claim.epoch for site in away)
-            if half or self.most(signers | unseen) or (soon and self.most(signers | unseen | able)):
+            if half or self.is_majority(signers | unseen) or (soon and self.is_majority(signers | unseen | able)):
                 found.append(claim)
         return found
 
@@ -103,14 +104,14 @@ class Settlement:
         return record.epoch > claim.epoch or left
 
     def check(self, plan: RunPlan | None) -> None:
-        """Raise DisputedResult if a site has signed what no honest site signs; ``plan`` was the last one entered."""
+        """Raise DisputedResult if a site has signed what no honest site signs; ``plan`` is the last plan entered."""
         for site, claim in sorted(self._unproposed.items()):
             name = self._assembly.name(claim.proposer)
             raise self._disputed({site}, f"signed a result of epoch {claim.epoch} that {name} has not proposed")
         for claim in self.claims:
             signers = self.claims.signers(claim)
             whole = len(claim.members) == self._sites
-            if not (whole if self._policy.on_loss == "wait" else self.most(frozenset(claim.members))):
+            if not (whole if self._policy.on_loss == "wait" else self.is_majority(frozenset(claim.members))):
                 raise self._disputed(signers, f"signed a result of only {len(claim.members)} of {self._sites} sites")
             self._check_undisputed(claim, frozenset(claim.members) - signers)
             if plan is not None:
@@ -130,7 +131,8 @@ class Settlement:
         if claim.plan != plan.digest:
             # every member's epoch was earlier when this plan was made
             if claim.epoch >= plan.epoch and self._me in claim.members and signers & frozenset(plan.members):
-                text = f"signed a result of epoch {claim.epoch} with this site as a member, which never entered it"
+                me = self._assembly.name(self._me)
+                text = f"signed a result of epoch {claim.epoch} with {me} as a member, although {me} never entered it"
                 raise self._disputed(signers & frozenset(plan.members), text)
             return
         if (claim.epoch, claim.members) != (plan.epoch, plan.members):
@@ -141,5 +143,5 @@ class Settlement:
                 raise self._disputed({plan.proposer}, f"proposed two different results of epoch {plan.epoch}")
 
     def _disputed(self, sites: frozenset[int] | set[int], text: str) -> DisputedResult:
-        """Return an error that names the first of some sites, preferably not this one."""
+        """Return an error that names the first of ``sites``, or the first other than this site if there is one."""
         return DisputedResult(self._assembly.name(min(sites - {self._me} or sites)), text)

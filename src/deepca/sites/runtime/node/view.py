@@ -23,10 +23,10 @@ class LinkView:
     state : {"up", "silent", "down"}
         State of the link.
     silent_for : float or None
-        Seconds since the last frame; None if there was none.
+        Seconds since the last frame; None if none has arrived.
     sent_bytes, received_bytes : int
         Traffic.
-    sent_again : int
+    retransmissions : int
         Number of retransmissions.
     skew : float or None
         Seconds by which the neighbour's clock is ahead; None if unknown.
@@ -39,7 +39,7 @@ class LinkView:
     silent_for: float | None
     sent_bytes: int
     received_bytes: int
-    sent_again: int
+    retransmissions: int
     skew: float | None
     why: str = ""
 
@@ -63,7 +63,7 @@ class View:
     busy : tuple of str
         Reachable sites that are not ready for a new plan yet.
     differing : tuple of (str, tuple of str)
-        Sites that differ from most, and in which entries.
+        Sites that differ from most others, and the entries in which they do.
     """
 
     phase: str

@@ -1,6 +1,6 @@
 """Interrupted runs resume with the same bits, from whatever is left of the checkpoints of all processes.
 
-``python -m tests.engines.test_keeping FOLDER``, started by mpiexec, is one rank: it interrupts and resumes runs.
+``python -m tests.engines.test_checkpointing FOLDER``, started by mpiexec, is one rank: it interrupts and resumes runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import Decomposition, fit
 from deepca.decomposition.settings import Settings
-from deepca.engines.keeping import Keeper, Keeping
+from deepca.engines.checkpointing import Checkpointer, CheckpointOptions
 from deepca.errors import DeepcaError, InvalidInput, ParameterError
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.solver.observers import Start, Step
@@ -74,8 +74,8 @@ class CheckpointLog:
         self.messages: list[str] = []
 
     @property
-    def keeping(self) -> Keeping:
-        return Keeping(self.folder, self.every, self.warnings.append, self.messages.append)
+    def keeping(self) -> CheckpointOptions:
+        return CheckpointOptions(self.folder, self.every, self.warnings.append, self.messages.append)
 
 
 def run(
@@ -94,7 +94,7 @@ def run(
         settings,
         weights=weights,
         observers=() if stop_at is None else [AtIteration(stop_at, interrupt)],
-        keeping=None if log is None else log.keeping,
+        checkpointing=None if log is None else log.keeping,
     ).found
 
 
@@ -145,7 +145,7 @@ def test_a_run_may_be_interrupted_repeatedly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["deepca", "krylov"])
 def test_a_run_interrupted_just_before_its_end_resumes(tmp_path: Path, name: str) -> None:
-    """The numbers that decide the end may have been in flight; then it is decided a few iterations later."""
+    """If numbers that decide the end were in flight, the run ends a few iterations later."""
     settings, undisturbed = WHOLE[name], run(WHOLE[name])
     end = undisturbed.result.state.t
     for stop_at in range(max(end - 8, 2), end + 1):
@@ -160,7 +160,7 @@ def test_a_run_interrupted_just_before_its_end_resumes(tmp_path: Path, name: str
 
 
 def test_a_run_for_a_share_of_the_variance_resumes(tmp_path: Path) -> None:
-    """The number of components is estimated first, without checkpoints; the run for them resumes."""
+    """Estimating the number of components writes no checkpoints; only the run that follows resumes."""
     settings = replace(FIXED, n_components=0.8)
     recorder, log = Recorder(), CheckpointLog(tmp_path / "kept", 5)
     undisturbed = fit(sources(), SimulatedNetwork(RING), settings, observers=[recorder]).found
@@ -180,7 +180,7 @@ def test_a_run_for_a_share_of_the_variance_resumes(tmp_path: Path) -> None:
                 super().observe(step)
 
     with pytest.raises(Interrupted):
-        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], keeping=log.keeping)
+        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], checkpointing=log.keeping)
     assert_same_bits(run(settings, log), undisturbed)
     assert log.messages == ["resuming from the checkpoint of iteration 10"]
     assert_right(undisturbed)
@@ -250,7 +250,7 @@ def test_runs_with_other_settings_start_over(tmp_path: Path, name: str) -> None:
 
 
 def balanced(seed: int) -> list[Array]:
-    """Return integers, each with its negative: all sums are exact, so that they do not depend on the order."""
+    """Return integers, each with its negative, whose sums are exact and therefore independent of the order."""
     rng = np.random.default_rng(seed)
     half = [np.round(8.0 * rng.standard_normal((25, 6)) * 0.8 ** np.arange(6)) for _ in range(M)]
     for rows in half:
@@ -260,8 +260,8 @@ def balanced(seed: int) -> list[Array]:
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("algorithm", ["deepca", "krylov"])
-def test_other_rows_with_the_same_sums_are_recognised(tmp_path: Path, algorithm: str, form: Any) -> None:
-    """A column is shuffled within each agent: counts, means and squares are the same, but components differ."""
+def test_other_rows_with_the_same_sums_are_detected(tmp_path: Path, algorithm: str, form: Any) -> None:
+    """Shuffling a column within each agent changes the components, but not counts, means and squares."""
     settings = replace(
         FIXED, n_components=2, algorithm=algorithm, rounds=5 if algorithm == "deepca" else "auto", form=form
     )
@@ -277,7 +277,7 @@ def test_other_rows_with_the_same_sums_are_recognised(tmp_path: Path, algorithm:
     assert log.messages == ["resuming from the checkpoint of iteration 2"]
 
 
-def test_other_weights_are_recognised(tmp_path: Path) -> None:
+def test_other_weights_are_detected(tmp_path: Path) -> None:
     log = CheckpointLog(tmp_path / "kept")
     settings = WHOLE["krylov"]
     ones, other = [np.ones(len(rows)) for rows in DATA], [np.ones(len(rows)) for rows in DATA]
@@ -290,15 +290,15 @@ def test_other_weights_are_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "3"])
-def test_every_must_be_a_positive_integer(tmp_path: Path, every: Any) -> None:
+def test_the_interval_of_checkpoints_must_be_a_positive_integer(tmp_path: Path, every: Any) -> None:
     with raises(ParameterError, parameter="every", value=every):
-        Keeping(tmp_path, every)
+        CheckpointOptions(tmp_path, every)
 
 
-def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
+def test_checkpoints_require_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises(InvalidInput, parameter="folder", file=str(tmp_path / "file")):
-        Keeping(tmp_path / "file")
+        CheckpointOptions(tmp_path / "file")
 
 
 def test_a_folder_that_cannot_be_created_does_not_end_the_run(tmp_path: Path) -> None:
@@ -321,14 +321,14 @@ def run_apart(
     def work(network: AgentNetwork) -> Decomposition:
         j = network.agent
         observers = () if stop_at is None else [AtIteration(stop_at, interrupt)]
-        return fit([sources(rows)[j]], network, settings, observers=observers, keeping=log[j].keeping).found
+        return fit([sources(rows)[j]], network, settings, observers=observers, checkpointing=log[j].keeping).found
 
     return deepca.run_agents(RING, work, timeout=60.0), log
 
 
 @pytest.fixture(params=["deepca", "krylov"])
 def apart(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Settings, Path, int]:
-    """Return a run of four agents that was interrupted after two checkpoints (some agents may lack the last one)."""
+    """Return an interrupted run of four agents with two checkpoints each, except that some may lack the last one."""
     settings, every = WHOLE[request.param], 5 if request.param == "deepca" else 1
     with pytest.raises((Interrupted, DeepcaError)):
         run_apart(settings, tmp_path / "kept", every, stop_at=2 * every + 2)
@@ -355,7 +355,7 @@ def flip(path: Path) -> None:
 
 
 def different(folder: Path) -> None:
-    """Leave two agents with one checkpoint each, of different iterations."""
+    """Leave two agents with one checkpoint each, from different iterations."""
     checkpoints(folder, 1)[0].unlink()
     checkpoints(folder, 2)[-1].unlink()
 
@@ -382,7 +382,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 @pytest.mark.parametrize("name", list(DAMAGES))
 def test_damaged_checkpoints_never_change_the_answer(apart: tuple[Settings, Path, int], name: str) -> None:
-    """All agents resume from the newest checkpoint that all of them have, or start over; the bits are the same."""
+    """All agents resume from the newest checkpoint that all of them have, or start over, with the same bits."""
     settings, folder, every = apart
     damage, resumes = DAMAGES[name]
     damage(folder)
@@ -408,7 +408,7 @@ def test_a_damaged_file_is_reported_by_name(apart: tuple[Settings, Path, int]) -
 
 
 def test_other_rows_at_one_agent_make_all_start_over(apart: tuple[Settings, Path, int]) -> None:
-    """The checkpoints of the other agents depend on its former rows."""
+    """The checkpoints of the other agents depend on the former rows of that agent."""
     settings, folder, every = apart
     rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
     found, log = run_apart(settings, folder, every, rows=rows)
@@ -419,7 +419,7 @@ def test_other_rows_at_one_agent_make_all_start_over(apart: tuple[Settings, Path
 
 
 def test_checkpoints_of_different_rows_are_never_combined(apart: tuple[Settings, Path, int]) -> None:
-    """A run with other rows at one agent ended before all agents had checkpoints of it; the others have older ones."""
+    """After a run with other rows at one agent, some agents have checkpoints of it, and others only older ones."""
     settings, folder, every = apart
     rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
     with pytest.raises((Interrupted, DeepcaError)):
@@ -436,7 +436,7 @@ def test_checkpoints_of_different_rows_are_never_combined(apart: tuple[Settings,
 
 
 def test_a_first_run_gives_no_warnings(tmp_path: Path) -> None:
-    """Processes create their folders in any order."""
+    """Processes may create their folders in any order."""
     log = CheckpointLog(tmp_path / "kept")
 
     class Agent(SimulatedNetwork):
@@ -445,7 +445,7 @@ def test_a_first_run_gives_no_warnings(tmp_path: Path) -> None:
             self.local = np.array([agent])
 
     for agent in (1, 0):
-        Keeper(log.keeping, Agent(agent), read([sources()[agent]]), FIXED)
+        Checkpointer(log.keeping, Agent(agent), read([sources()[agent]]), FIXED)
     assert log.warnings == []
 
 
@@ -486,7 +486,7 @@ STARTS_OVER = ("all-cut", "gone")
 
 
 def be_a_rank(folder: Path) -> None:
-    """Interrupt a run of each algorithm, resume it in every way, and resume where a rank was killed."""
+    """Interrupt a run of each algorithm and resume it in every way, and resume runs in which a rank was killed."""
     from mpi4py import MPI
 
     command: Any = importlib.import_module("deepca.cli.commands.fit")
@@ -567,7 +567,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Jo
 @pytest.fixture(scope="module")
 def resumed(killed: tuple[Path, dict[str, Job]]) -> Resumed:
     folder, jobs = killed
-    return Resumed(folder, jobs, mpi_job(RANKS, sys.executable, "-m", "tests.engines.test_keeping", folder, cwd=ROOT))
+    return Resumed(
+        folder, jobs, mpi_job(RANKS, sys.executable, "-m", "tests.engines.test_checkpointing", folder, cwd=ROOT)
+    )
 
 
 def assert_equal_models(one: deepca.Model, other: deepca.Model) -> None:
@@ -605,7 +607,9 @@ def test_a_run_resumes_after_a_rank_was_killed(resumed: Resumed, algorithm: str)
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(DAMAGED))
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_the_bits_do_not_depend_on_what_is_left(resumed: Resumed, algorithm: str, name: str) -> None:
+def test_resumed_runs_have_the_same_bits_whatever_checkpoints_are_left(
+    resumed: Resumed, algorithm: str, name: str
+) -> None:
     case, newest = f"{algorithm}-{name}", STOP[algorithm] // EVERY[algorithm] * EVERY[algorithm]
     newest -= EVERY[algorithm] * (STOP[algorithm] % EVERY[algorithm] == 0)  # that of the last iteration is not written
     said = resumed.stderr(case)
@@ -654,7 +658,7 @@ def test_another_number_of_ranks_starts_over(resumed: Resumed, algorithm: str, e
 
 @pytest.mark.xdist_group("mpi")
 def test_only_progress_is_logged(resumed: Resumed) -> None:
-    """Check an uninterrupted and a resumed job."""
+    """Both an uninterrupted and a resumed job are checked."""
     assert resumed.job.code == 0, resumed.job.said
     for algorithm in EVERY:
         for name in ("whole", "none"):

@@ -12,63 +12,71 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import Integer, check
 from deepca.algorithms.base import State
 from deepca.data.local_data import LocalData
-from deepca.data.sources import add_rows
+from deepca.data.sources import update_digest
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
-from deepca.network.broadcasts import everywhere
-from deepca.network.compression import graph_of
+from deepca.network.broadcasts import for_local_agents
+from deepca.network.compression import graph_digest
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["CheckpointObserver", "CheckpointStore", "Keeper", "Keeping", "Resumption", "RunKeeper", "RunKeeping"]
+__all__ = [
+    "CheckpointObserver",
+    "CheckpointOptions",
+    "CheckpointStore",
+    "Checkpointer",
+    "CheckpointerFactory",
+    "Resumption",
+    "RunCheckpointer",
+]
 
 _DIGEST_BYTES = 32
 _EXACT_BYTES = 6  # a float64 represents integers of this many bytes exactly
-_OFFERS = 2  # as many as are kept: a process may be one ahead of the others
+_MAX_OFFERS = 2  # as many as are kept: a process may be one checkpoint ahead of the others
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """Point at which an interrupted run resumes: a State that all agents have, or one agent's directions.
+    """Point from which an interrupted run resumes: a State of every agent, or common directions.
 
     Parameters
     ----------
     state : State, optional
         State of the same iteration at every agent; tracking continues as if uninterrupted.
     directions : ndarray of shape (k, d), optional
-        Orthonormal rows, the same at every agent, if the set of agents has changed: tracking restarts there, with a
-        first mix that is long enough to lose no accuracy.
+        Orthonormal rows, the same at every agent, if the set of agents has changed: tracking restarts from them, with
+        a first mix that is long enough to lose no accuracy.
     """
 
     state: State | None = None
     directions: Array | None = None
 
 
-class RunKeeper(Observer, Protocol):
-    """Observer that writes checkpoints of a run, and knows where it was interrupted."""
+class RunCheckpointer(Observer, Protocol):
+    """Observer that writes the checkpoints of a run, and finds the one to resume from."""
 
     def resumption(self) -> Resumption | None:
-        """Return where to resume; None to start over."""
+        """Return the point to resume from; None to start over."""
         ...
 
     def clear(self) -> None:
-        """Remove the checkpoints of a run whose result is safe."""
+        """Remove the checkpoints; called once the result of the run is saved."""
         ...
 
 
-class RunKeeping(Protocol):
-    """Factory of the keeper of a run, once network, rows and settings are known."""
+class CheckpointerFactory(Protocol):
+    """Factory that creates the keeper of a run once network, rows and settings are known."""
 
-    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> RunKeeper:
-        """Return the keeper of a run."""
+    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> RunCheckpointer:
+        """Create the keeper of a run."""
         ...
 
 
@@ -100,7 +108,7 @@ class CheckpointObserver:
     every : int
         Iterations between checkpoints.
     scope : bytes, optional
-        Digest of what the states belong to, part of their keys; nothing is written while it is None.
+        Digest of what the states belong to, which enters their keys; nothing is written while it is None.
     members : bytes, optional
         Digest of the sites whose rows the run uses.
     """
@@ -121,14 +129,14 @@ class CheckpointObserver:
         at.write(Checkpoint(state.t, key, self._members, k, at.data, at.run, state))
 
     def end(self, result: Result[Any]) -> None:
-        """Do nothing: checkpoints are kept until the result is safe; see :meth:`clear`."""
+        """Do nothing: checkpoints are kept until the result is saved; see :meth:`clear`."""
 
     def clear(self) -> None:
         """Do nothing: this class leaves its checkpoints in place."""
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointOptions:
     """Folder of checkpoints, and how often to write one.
 
     Parameters
@@ -140,17 +148,17 @@ class Keeping:
     warn : callable, optional
         Receives one line about each problem with checkpoints.
     say : callable, optional
-        Receives one line about the iteration from which a run resumes.
+        Receives one line that says at which iteration a run resumes.
     """
 
     folder: Path
     every: int = 10
     warn: Callable[[str], None] = field(default=lambda line: None, compare=False)
-    say: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    on_resume: Callable[[str], None] = field(default=lambda line: None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise InvalidInput unless ``every`` is positive and ``folder`` may be a folder."""
-        check("every", self.every, Whole(1), meaning="iterations between checkpoints")
+        """Raise InvalidInput unless ``every`` is positive and ``folder`` is a folder or does not exist."""
+        check("every", self.every, Integer(1), meaning="iterations between checkpoints")
         if self.folder.exists() and not self.folder.is_dir():
             raise InvalidInput(
                 f"{self.folder} is not a folder; choose a folder for checkpoints",
@@ -158,25 +166,27 @@ class Keeping:
                 file=str(self.folder),
             )
 
-    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> Keeper:
-        """Return the keeper of a run over this network and these rows."""
-        return Keeper(self, network, held, settings)
+    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> Checkpointer:
+        """Create the keeper of a run over this network and these rows."""
+        return Checkpointer(self, network, held, settings)
 
 
-class Keeper(CheckpointObserver):
-    """Write checkpoints of the local agents, and find the one to resume from.
+class Checkpointer(CheckpointObserver):
+    """Observer that writes checkpoints of the local agents, and finds the one to resume from.
 
-    Every process has a folder of its own, named after its agents. A state can be used only if all processes have one of
-    the same iteration, of the same run (settings, network, share of the agents) and of the same rows of all agents,
-    since every state depends on the rows of the other agents.
+    Every process has its own folder, named after its agents. A run resumes only if all processes have a state of the
+    same iteration, the same run (settings, network, partition of the agents) and the same rows of all agents, since
+    every state depends on the rows of all agents.
     """
 
-    def __init__(self, keeping: Keeping, network: Network, held: LocalData, settings: DataclassInstance) -> None:
+    def __init__(
+        self, keeping: CheckpointOptions, network: Network, held: LocalData, settings: DataclassInstance
+    ) -> None:
         self._keeping, self._network = keeping, network
         first, last = int(network.local.min()), int(network.local.max())
         asked = asdict(settings)
-        del asked["max_iter"]  # a run that reached its limit may resume with a higher one
-        about = {"settings": asked, "graph": graph_of(network.topology)}
+        del asked["max_iter"]  # a run that reached max_iter may resume with a higher limit
+        about = {"settings": asked, "graph": graph_digest(network.topology)}
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         folder = keeping.folder / f"agents-{first:05d}-{last:05d}"
@@ -189,7 +199,7 @@ class Keeper(CheckpointObserver):
         """Return the State from which all processes can resume, or None."""
         network, kept = self._network, self._checkpoints.kept()[::-1]
         network.begin(network.epoch, 0, "resume")
-        for i in range(_OFFERS):
+        for i in range(_MAX_OFFERS):
             offered = self._first_offer(kept[i].key if i < len(kept) else None)
             if offered is None:
                 continue
@@ -198,15 +208,15 @@ class Keeper(CheckpointObserver):
                 found = self._checkpoints.load(offered)
                 state = None if found is None else found.state
             if self._all_have(state is not None) and state is not None:
-                self._checkpoints.keep_until(offered)
+                self._checkpoints.keep_only(offered)
                 if self._network.local.min() == 0:
-                    self._keeping.say(f"resuming from the checkpoint of iteration {state.t}")
+                    self._keeping.on_resume(f"resuming from the checkpoint of iteration {state.t}")
                 return Resumption(state=state)
         others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
         if others and not kept and self._network.local.min() == 0:
             self._keeping.warn(
                 f"{self._keeping.folder} has no usable checkpoint: those in it ({others[0].parent.name}, …) belong to "
-                "another number of ranks, another run or other rows; they are left in place, and the run starts over"
+                "other numbers of ranks, another run or other rows; they are left in place, and the run starts over"
             )
         return None
 
@@ -215,7 +225,7 @@ class Keeper(CheckpointObserver):
         self._checkpoints.clear()
 
     def _combined_digest(self, own: bytes) -> bytes:
-        """Return a digest of the local rows and of the digests of all processes."""
+        """Return a digest of the local rows together with those of all other processes."""
         network, m = self._network, self._network.n_agents
         if network.local.size == m:
             return own
@@ -226,26 +236,26 @@ class Keeper(CheckpointObserver):
         return hashlib.sha256(own + network.reduce(digests, "max").astype("<f8").tobytes()).digest()
 
     def _first_offer(self, key: bytes | None) -> bytes | None:
-        """Return the key that the process of agent 0 offers, at every process."""
+        """Return, at every process, the key that the process of agent 0 offers; None if it offers none."""
         own = np.full(_DIGEST_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
-        common = self._network.flood(everywhere(own, self._network), 0)
+        common = self._network.flood(for_local_agents(own, self._network), 0)
         return None if common[0] < 0.0 else common.astype(np.uint8).tobytes()
 
     def _all_have(self, here: bool) -> bool:
-        """Return whether the condition holds at all processes."""
+        """Return whether a condition holds at all processes."""
         own = np.full((*self._network.batch, 1), float(here))
         return bool(self._network.reduce(own, "min")[0])
 
 
 def _digest(held: LocalData) -> bytes:
-    """Return a digest of everything that later products use of the local rows, so that other rows never match."""
+    """Return a digest of everything that products use of the local rows, so that other rows never match."""
     digest = hashlib.sha256(np.array([held.form == "covariance"]).tobytes())
     for source, of in zip(held.sources, held.moments, strict=True):
         digest.update(np.array([of.n, of.weight, *of.reference, *of.shift, *of.squares], dtype="<f8").tobytes())
         if of.scatter is not None:
             digest.update(np.ascontiguousarray(of.scatter, dtype="<f8").data)
             continue
-        add_rows(digest, source)  # read in every iteration anyway
+        update_digest(digest, source)  # no great cost: every iteration reads them, too
     for weights in held.weights or ():
         digest.update(np.ascontiguousarray(weights).data)
     return digest.digest()
