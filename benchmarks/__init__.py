@@ -1,1 +1,1 @@
-"""Measure the speed of deepca as ratios within one run: ``python -m benchmarks`` or ``make bench``."""
+"""Measure the speed of deepca as ratios of times from the same run: ``python -m benchmarks`` or ``make bench``."""

@@ -16,7 +16,9 @@ _SUBJECTS = {"core": core, "scaling": scaling, "estimator": estimator}
 
 def main() -> None:
     """Parse the options, measure, and print or write the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of deepca, as ratios in one run.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure the speed of deepca as ratios of times from the same run."
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: under 30 seconds")
     parser.add_argument(
         "--only",

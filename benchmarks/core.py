@@ -1,4 +1,4 @@
-"""Time one iteration in the paper's setting (50 agents, d = 300, k = 5, K = 10) against floors and a reference loop."""
+"""Time one iteration in the paper's setting (50 agents, d = 300, k = 5, K = 10) against a floor and a plain loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.timing import CPU, WALL, Measure, Seconds, Tick, interleave, one
 from deepca._util.machine import usable_cores
 from deepca._util.typing import Array, Csr, Orthonormalise, csr
 from deepca.algorithms import QRSignAdjust, TrackedState
-from deepca.algorithms.base import basis
+from deepca.algorithms.base import orthonormal_basis
 from deepca.operators import DenseRows, Operator, SparseRows
 from deepca.solver.observers import Observer
 from deepca.solver.stopping import StopRule
@@ -32,7 +32,7 @@ _PARTS = ("A @ W", "tracking", "mixing", "orthonormalisation")
 
 @dataclass(frozen=True)
 class Effort:
-    """Number of repetitions and iterations."""
+    """Numbers of repetitions, and of iterations in each of them."""
 
     repetitions: int
     iterations: int
@@ -52,7 +52,7 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure all sections about one iteration."""
+    """Measure an iteration, and return the sections about it."""
     effort = Effort.of(quick)
     with one_core():
         bench = _Bench.build(effort)
@@ -95,7 +95,7 @@ class _Bench:
     dense: deepca.DeEPCA
     sparse: deepca.DeEPCA
     late: TrackedState
-    """A state some way into the run, where every repetition begins."""
+    """State after ``warm`` iterations, from which every repetition starts."""
 
     @classmethod
     def build(cls, effort: Effort) -> _Bench:
@@ -116,17 +116,19 @@ class _Bench:
         )
 
     def check_reference(self) -> None:
-        """Check that the reference loop computes the same as DeEPCA with the paper's choice of basis."""
+        """Raise unless the reference loop and DeEPCA with the paper's choice of basis give the same W."""
         W = np.stack(reference.run(list(self.covariance.A.dense()), self.W0, self.topology, ROUNDS, 5))
         printed = _deepca(self.covariance.A, self.W0, self.topology, QRSignAdjust(self.W0))
         difference = float(np.abs(W - deepca.solve(printed, max_iter=5, certify=False).W).max())
         if difference > 1e-8:
-            raise RuntimeError(f"the reference loop and deepca differ by {difference:.1e}: the benchmark is wrong")
+            raise RuntimeError(
+                f"the reference loop and deepca differ by {difference:.1e}, so their times cannot be compared"
+            )
 
     def floors(self, tick: Tick) -> dict[str, Floor]:
         rows, X = self.dense.A, self.sparse.A
         if not (isinstance(rows, DenseRows) and isinstance(X, SparseRows)):
-            raise TypeError("the rows forms are no longer DenseRows and SparseRows: the floors would be wrong")
+            raise TypeError("operators of rows are no longer DenseRows and SparseRows, so the floors would be wrong")
         stored = sum(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes for block in X.rows)
         blocks = {
             "covariance floor": self.covariance.A.dense(),
@@ -138,7 +140,7 @@ class _Bench:
     def solve(
         self, algorithm: deepca.DeEPCA, n: int, *, stop: StopRule | None = None, observers: tuple[Observer, ...] = ()
     ) -> Callable[[], object]:
-        """Return a function that runs n iterations of the public call from the same state."""
+        """Return a function that runs n iterations of ``deepca.solve``, always from the same state."""
 
         def call() -> None:
             result = deepca.solve(algorithm, max_iter=n, start=self.late, stop=stop, observers=observers, certify=False)
@@ -170,7 +172,7 @@ class _Bench:
         ]
 
     def _parts(self) -> dict[str, float]:
-        """Return the lines of DeEPCA.step in order, so that caches are as in a run."""
+        """Time the parts of ``DeEPCA.step``, in its order, so that caches are filled as in a run."""
         algorithm, state, n = self.covariance, self.late, self.effort.iterations
         total = np.zeros(len(_PARTS))
         for _ in range(n):
@@ -181,7 +183,7 @@ class _Bench:
             tracked = CPU()
             S = algorithm.mix(algorithm.network, S, state.t)
             mixed = CPU()
-            W, _ = basis(algorithm.orthonormalise, S, state.t)
+            W, _ = orthonormal_basis(algorithm.orthonormalise, S, state.t)
             total += np.diff([start, multiplied, tracked, mixed, CPU()])
             state = TrackedState(state.t + 1, W, S, AW)
         return dict(zip(_PARTS, (total / n).tolist(), strict=True))
@@ -192,7 +194,7 @@ class _Bench:
         shares = np.array_split(floor.data, cores)
         small = [np.random.default_rng(i).standard_normal((256, 256)) for i in range(cores)]
         pool = ThreadPoolExecutor(cores)
-        read = np.max  # releases the GIL, as products do
+        read = np.max  # like products, it releases the GIL
         return [
             timed("product by one", lambda: [_powers(x) for x in small], clock=WALL),
             timed("product by all", lambda: list(pool.map(_powers, small)), clock=WALL),
@@ -204,7 +206,7 @@ class _Bench:
 
 
 def _powers(x: Array) -> Array:
-    """Multiply in cache for some milliseconds: work that needs a core but no memory."""
+    """Multiply matrices in cache for some milliseconds, which uses a core but not the main memory."""
     product = x
     for _ in range(10):
         product = x @ x
@@ -262,10 +264,10 @@ def _iteration_section(taken: dict[str, Seconds]) -> Section:
 
 def _forms_section(taken: dict[str, Seconds], floors: dict[str, Floor]) -> Section:
     section = Section(
-        "The same data kept in other forms",
-        f"{ROWS_PER_AGENT} binary rows per agent with {ENTRIES_PER_ROW} entries each, as in w8a. Every form "
-        "beside its own floor: its bytes read once (small ones from cache). Rows are used "
-        "twice, for X W and for Xᵀ(X W).",
+        "The same data in other forms",
+        f"{ROWS_PER_AGENT} binary rows per agent with {ENTRIES_PER_ROW} entries each, as in w8a. Each form is compared "
+        "with its own floor: its bytes read once, from cache if they fit. Rows are read twice, for X W and for "
+        "Xᵀ(X W).",
         ("form", "MiB", "time / own floor", "time / covariance form"),
     )
     forms = {"covariance": "iteration", "dense rows": "dense rows iteration", "CSR rows": "CSR rows iteration"}
@@ -278,8 +280,8 @@ def _forms_section(taken: dict[str, Seconds], floors: dict[str, Floor]) -> Secti
 
 def _overhead_section(taken: dict[str, Seconds]) -> Section:
     section = Section(
-        "What watching costs",
-        "An iteration with a stop rule or an observer, over the iteration without (covariance form).",
+        "Cost of a stop rule and of observers",
+        "Time of an iteration with a stop rule or an observer, divided by that of a plain iteration (covariance form).",
         ("with", "time / plain iteration"),
     )
     for name in ("stop rule", "Trace()", "Trace(U)"):
@@ -296,13 +298,13 @@ def _cores_section(taken: dict[str, Seconds]) -> Section:
     if working.low > 1.1:
         verdict = "yes"
     elif free.median < 0.8 * cores:
-        verdict = "cannot tell: the cores were busy"
+        verdict = "undecided: the cores were busy"
     else:
         verdict = "no"
     section = Section(
         f"{cores} cores",
-        "Speed-up from sharing the agents between cores, wall-clock time, covariance form. Products in cache and "
-        "reading alone show what cores and memory had to give at that moment.",
+        "Speed-up in wall-clock time from sharing the agents between cores (covariance form). Products in cache, and "
+        "reading alone, show how much the cores and the memory could contribute at that moment.",
         ("what", f"one core / {cores} cores", "real?"),
     )
     section.add("products in cache", str(free), "", ratio=free)

@@ -28,12 +28,12 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure one section with a row per data set."""
+    """Measure fits, and return a section with a row per data set."""
     section = Section(
-        "A whole fit beside scikit-learn's",
+        "A whole fit compared with scikit-learn",
         f"DecentralizedPCA(n_components={_K}, n_agents={_M}, tol={_TOL:g}).fit(X), 40,000 × 300: reading, agreeing on "
-        "counts, mean and spread, iterating and proving, against sklearn.decomposition.PCA on the pooled rows. Wall "
-        "time with all cores. The last columns: how much longer DeEPCA as in the paper takes, and why.",
+        "counts, mean and spread, iterating and proving, compared with sklearn.decomposition.PCA of the pooled rows. "
+        "Wall-clock time on all cores. The last two columns show how much longer the paper's DeEPCA takes, and why.",
         ("data", "time / covariance_eigh", "target", "time / arpack", "target ", "DeEPCA / default", "iterations"),
     )
     for name, X, is_dense in _problems():
@@ -65,7 +65,7 @@ def _problems() -> list[tuple[str, Any, bool]]:
     try:
         X = load("w8a", _DATA if _DATA.is_dir() else None).X[:40_000]
         problems += [("w8a, CSR", X, False), ("w8a, dense", X.toarray(), True)]
-    except DeepcaError:  # neither a file nor a download
+    except DeepcaError:  # w8a is neither in the folder nor can it be downloaded
         pass
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.standard_normal((300, 300)))[0]

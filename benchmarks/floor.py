@@ -1,4 +1,4 @@
-"""Measure the floor: reading the data once on one core, by the fastest call of numpy and scipy."""
+"""Measure the floor: the time to read the data once on one core, by the fastest function of numpy and scipy."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Floor:
         return self.data.nbytes
 
     def measure(self) -> Measure:
-        """Return the measure that reads the block once, in seconds."""
+        """Return the measure of reading the block once."""
         read = READERS[self.reader]
         return timed(self.name, lambda: read(self.data), repeat=_reads(self.data))
 
 
 def find_floor(name: str, data: npt.NDArray[np.float64], tick: Tick, *, repetitions: int = 9) -> Floor:
-    """Try all readers on contiguous ``data`` and keep the one with the smallest median."""
+    """Time all readers on contiguous ``data``, and return the floor with the fastest one."""
     flat = data.reshape(-1)
     trials = [timed(reader, _bound(read, flat), repeat=_reads(flat)) for reader, read in READERS.items()]
     taken: dict[str, Seconds] = interleave(trials, repetitions, tick)
@@ -57,5 +57,5 @@ def _bound(read: Callable[[Array], object], data: Array) -> Callable[[], object]
 
 
 def _reads(data: Array) -> int:
-    """Return the number of reads per sample, enough for some milliseconds."""
+    """Return the number of reads per sample, such that a sample takes some milliseconds."""
     return max(2, (200 << 20) // data.nbytes)

@@ -1,4 +1,4 @@
-"""Measure the anonymous memory (RssAnon) of a fit, beyond the interpreter and its imports.
+"""Measure the anonymous memory (RssAnon) that a fit takes in addition to the interpreter and its imports.
 
     python -m benchmarks.memory --gigabytes 2 --columns 256
 
@@ -26,11 +26,11 @@ def anonymous() -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("this system does not tell RssAnon")
+    raise RuntimeError("/proc/self/status has no RssAnon; this benchmark needs Linux 4.5 or later")
 
 
 def make(path: Path, nbytes: int, columns: int) -> None:
-    """Write a float64 .npy of that size in blocks, with ten dominant directions and no column near zero."""
+    """Write a float64 .npy file of that size in blocks; its rows have ten dominant directions, far from zero."""
     rows = nbytes // (8 * columns)
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.standard_normal((columns, 10)))[0] * np.geomspace(20.0, 5.0, 10)
@@ -43,9 +43,9 @@ def make(path: Path, nbytes: int, columns: int) -> None:
 
 
 def fit(path: Path, agents: int) -> dict[str, float]:
-    """Fit the file in this process and report its peak RssAnon."""
+    """Fit the file in this process, and return the growth of RssAnon up to its peak."""
     from deepca import SimulatedNetwork
-    from deepca.data.allocation import in_equal_shares
+    from deepca.data.allocation import split_equally
     from deepca.data.readers import open_source, spool
     from deepca.decomposition.fit import fit
     from deepca.decomposition.settings import Settings
@@ -64,7 +64,7 @@ def fit(path: Path, agents: int) -> dict[str, float]:
     watcher.start()
     began = time.perf_counter()
     source = open_source(path)
-    found = fit(in_equal_shares([spool(source)], agents), network, Settings(5, tol=1e-8)).found
+    found = fit(split_equally([spool(source)], agents), network, Settings(5, tol=1e-8)).found
     seconds = time.perf_counter() - began
     over.set()
     watcher.join()
@@ -73,7 +73,7 @@ def fit(path: Path, agents: int) -> dict[str, float]:
 
 
 def measure(gigabytes: float, columns: int, agents: int, folder: Path | None = None) -> dict[str, float]:
-    """Write the file, fit it in a new process, and remove it."""
+    """Write a file, fit it in a new process, and remove the file."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path = Path(place) / "rows.npy"
         make(path, int(gigabytes * (1 << 30)), columns)
@@ -83,12 +83,14 @@ def measure(gigabytes: float, columns: int, agents: int, folder: Path | None = N
 
 
 def main() -> None:
-    """Measure and print."""
+    """Parse the options, measure, and print the result; exit with an error above the limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--columns", type=int, default=256)
     parser.add_argument("--agents", type=int, default=10)
-    parser.add_argument("--most", type=float, default=300.0, help="megabytes above which this fails")
+    parser.add_argument(
+        "--most", type=float, default=300.0, help="largest growth in megabytes; exit with an error above it"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -98,11 +100,11 @@ def main() -> None:
     growth = found["growth"] / MEGABYTE
     print(
         f"{options.gigabytes:g} GB, {found['rows']:,.0f} × {options.columns}, {options.agents} agents: "
-        f"{growth:.0f} MB of anonymous memory above the {found['before'] / MEGABYTE:.0f} MB of interpreter and "
-        f"imports, {found['seconds']:.0f} s"
+        f"{growth:.0f} MB of anonymous memory in addition to the {found['before'] / MEGABYTE:.0f} MB of the "
+        f"interpreter and its imports, {found['seconds']:.0f} s"
     )
     if growth > options.most:
-        sys.exit(f"more than {options.most:g} MB")
+        sys.exit(f"the fit took {growth:.0f} MB, above the limit of {options.most:g} MB")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A plain loop over agents and neighbours, as a reference for the simulator.
+"""Algorithm 1 of the paper as a plain loop over agents and neighbours, to compare the simulator with.
 
-Algorithm 1 of the paper as one would first write it. Deliberately simple; do not optimise.
+It is deliberately simple and must not be optimised.
 """
 
 from __future__ import annotations

@@ -25,15 +25,16 @@ __all__ = ["Section", "cores_in_use", "machine", "show", "write_json", "write_ma
 
 
 _HOW_TO_READ = (
-    "Read the ratios; absolute times mean nothing on another machine, or on this one at another hour. All figures of a "
-    "page come from one run, in which the things compared took turns; a ratio is taken in each turn, and the median "
-    "stands before the quartiles in brackets. One BLAS thread, and processor time of one thread, unless said."
+    "Compare the ratios; absolute times differ on other machines, and on this one at other times. All figures of a "
+    "page come from one run, in which what is compared was measured in turn. A ratio is computed for each turn; its "
+    "median is followed by the quartiles in brackets. Unless stated otherwise, times are processor times of one "
+    "thread, with one BLAS thread."
 )
 
 
 @dataclass
 class Section:
-    """A table with an introduction; rows keep their numbers for JSON."""
+    """A table with an introduction; the numbers of its rows are kept for JSON."""
 
     title: str
     text: str
@@ -51,7 +52,7 @@ class Section:
 
 @cache
 def cores_in_use(seconds: float = 1.0) -> float:
-    """Return the number of cores that other processes use, measured once before anything else.
+    """Return the number of cores in use by other processes, measured once before anything else runs.
 
     The system's load average covers minutes and includes processes that ended long ago.
     """
@@ -105,12 +106,12 @@ def show(sections: Sequence[Section], console: Console) -> None:
 
 
 def write_markdown(path: Path, sections: Sequence[Section], command: str, about: dict[str, str]) -> None:
-    """Write one page: a header, then every section as a table."""
+    """Write a page with a header and every section as a table."""
     kind = ", ".join(f"{name} {value}" for name, value in about.items())
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `{command}` on this kind of machine: {kind}.",
+        f"Written by `{command}` on this machine: {kind}.",
         "",
         _HOW_TO_READ,
     ]

@@ -1,4 +1,4 @@
-"""Measure how time and memory of an iteration grow with agents and features, against the allowed exponents."""
+"""Measure how the time and memory of an iteration grow with agents and features, and compare the exponents."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from deepca.operators import Operator
 
 __all__ = ["measure", "steps"]
 
-_MARGIN = 0.3  # allowance for caches and a change of method between two sizes
+_MARGIN = 0.3  # added to allowed exponents, since caches and the choice of a method change between two sizes
 _SAMPLE = 0.03  # target duration of a sample, in seconds
 _ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Series:
-    """Problems of growing size, and the exponents that the mathematics allows."""
+    """Problems of growing size, and the exponents allowed by the operation count."""
 
     title: str
     text: str
@@ -37,7 +37,7 @@ class Series:
     time_exponent: float
     memory_exponent: float
     dense_network: bool = False
-    """Show beside the memory what an m × m matrix would take."""
+    """Whether to show also the memory that an m × m matrix would take."""
 
 
 def steps(quick: bool) -> int:
@@ -46,7 +46,7 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure one section per series."""
+    """Measure all series, and return one section for each."""
     with one_core():
         return [_measured(series, _repetitions(quick), tick) for series in _all_series(quick)]
 
@@ -127,9 +127,9 @@ def _large_matrices(d: int) -> tuple[Operator, Array, deepca.Topology]:
 class _Case:
     measure: Measure
     memory: int
-    """Bytes at the peak of one iteration, above what was there before it."""
+    """Bytes allocated at the peak of one iteration, in addition to those before it."""
     whole: int
-    """The same for a whole short run: making the network, its first iterations, their result."""
+    """The same for a short run: creating the network, the first iterations, and their result."""
 
 
 def _measured(series: Series, repetitions: int, tick: Tick) -> Section:
@@ -207,13 +207,15 @@ def _section(series: Series, cases: list[_Case], seconds: list[Seconds]) -> Sect
             memory_exponent=spaces[i][1] if i else None,
         )
     if any("!" in text for text, _ in [*times, *spaces]):
-        section.notes.append("! grows faster than allowed between this size and the one before.")
+        section.notes.append("! grows faster than allowed from the previous size to this one.")
     if series.dense_network and sizes[-1] >= 10_000:
         dense = 8 * sizes[-1] ** 2
-        word = "No m × m matrix is made" if cases[-1].whole < dense / 4 else "! An m × m matrix seems to be made"
+        word = (
+            "No m × m matrix is allocated" if cases[-1].whole < dense / 4 else "! An m × m matrix seems to be allocated"
+        )
         section.notes.append(
             f"{word} at m = {sizes[-1]:,}: a whole run peaks at {_bytes(cases[-1].whole)}, "
-            f"the matrix would take {_bytes(dense)}."
+            f"and the matrix would take {_bytes(dense)}."
         )
     return section
 

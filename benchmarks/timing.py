@@ -1,4 +1,4 @@
-"""Take comparable times: interleaved repetitions, one ratio per repetition, medians with quartiles."""
+"""Measure times that can be compared: interleaved repetitions, a ratio for each, and medians with quartiles."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["CPU", "WALL", "Measure", "Spread", "Tick", "interleave", "one_core",
 
 Clock = Callable[[], float]
 CPU: Clock = time.thread_time
-"""Processor time of the calling thread: what other programs on the same cores take does not count."""
+"""Processor time of the calling thread, which other programs on the same cores do not affect."""
 WALL: Clock = time.perf_counter
-"""Needed where several threads share the work."""
+"""Wall-clock time, for work that is shared by several threads or processes."""
 Measure = Callable[[], Mapping[str, float]]
-"""Runs something once and returns seconds per unit, by name."""
+"""Function that runs something once and returns its seconds per unit of work, by name."""
 Tick = Callable[[], None]
-"""Called after every measurement, to move a progress bar."""
+"""Function called after every measurement, to advance a progress bar."""
 Seconds = npt.NDArray[np.float64]
 
 
@@ -48,7 +48,7 @@ def spread(values: npt.ArrayLike) -> Spread:
 
 
 def timed(name: str, call: Callable[[], object], *, repeat: int = 1, per: int = 1, clock: Clock = CPU) -> Measure:
-    """Time ``repeat`` calls, each of which does ``per`` units of work."""
+    """Return the measure that times ``repeat`` calls, each of which does ``per`` units of work."""
 
     def measure() -> dict[str, float]:
         start = clock()
@@ -60,9 +60,9 @@ def timed(name: str, call: Callable[[], object], *, repeat: int = 1, per: int = 
 
 
 def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dict[str, Seconds]:
-    """Run all measures in turn, repeatedly, reversing the order every second time, so that disturbances affect all.
+    """Run all measures in turn, repeatedly, so that disturbances affect all; every second time in reverse order.
 
-    Entry i of every result comes from repetition i, so results may be divided entry by entry.
+    Entry i of every result comes from repetition i, so results can be divided entry by entry.
     """
     for measure in measures:
         measure()
@@ -78,7 +78,7 @@ def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dic
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Limit BLAS to one thread, or raise an error if some BLAS keeps more: processor time would be misleading."""
+    """Limit BLAS to one thread; raise if a library keeps more, since processor times would be misleading."""
     with one_blas_thread():
         many = [
             pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas" and pool["num_threads"] > 1

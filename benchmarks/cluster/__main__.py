@@ -26,8 +26,8 @@ _PARTS: dict[int, list[str]] = {
     8: ["rounds", "check", "parity"],
     50: ["rounds", "parity"],
 }
-_START = 0.8  # core seconds until a rank has imported everything
-_ASKED = {"dense": 0.9, "w8a": 0.1}  # approximate seconds per question
+_START = 0.8  # core seconds that a rank needs to import everything
+_QUESTION_SECONDS = {"dense": 0.9, "w8a": 0.1}  # approximate
 
 Advance = Callable[[float], None]
 
@@ -35,9 +35,11 @@ Advance = Callable[[float], None]
 def main() -> None:
     """Parse the options, measure, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the page goes")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="Markdown page to write")
     parser.add_argument("--quick", action="store_true", help="fewer ranks, sizes and repetitions: about a minute")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where w8a is; ../shared/data if it exists")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="folder with w8a (default: ../shared/data if it exists)"
+    )
     options = parser.parse_args()
     folder = options.data or (_DATA if _DATA.is_dir() else None)
     console = Console(stderr=True)
@@ -51,7 +53,7 @@ def main() -> None:
     busy = f", but the machine was busy ({found.load:.1f} of its cores in use)" if found.busy else ""
     console.print(f"{options.out}{busy}", highlight=False)
     if max(max(p.fixed, p.stopped) for p in found.parities) > parity.GOAL:
-        sys.exit("error: ranks and simulator do not agree; see the page")
+        sys.exit(f"error: ranks and simulator differ by more than {parity.GOAL:g}; see {options.out}")
 
 
 def measure(folder: Path | None, quick: bool, console: Console) -> Findings:
@@ -69,14 +71,14 @@ def measure(folder: Path | None, quick: bool, console: Console) -> Findings:
 
         def say(now: str) -> Advance:
             bar.update(task, now=now)
-            if not console.is_terminal:  # not a terminal
+            if not console.is_terminal:
                 at = bar.tasks[task]
                 console.print(f"{at.percentage:.0f} % after {at.elapsed or 0.0:.0f} s: {now}", highlight=False)
             return lambda cost: bar.advance(task, cost)
 
         for n in jobs:
             _on_ranks(n, quick, lines, say(f"{n} ranks" if n > 1 else "one rank"))
-        advance = say("one core and two")
+        advance = say("one and two cores")
         scalings = scaling.measure(present, folder, quick, repetitions, lambda data: advance(_cost(data, quick)))
     samples = costs.Samples(**lines["costs"][0])
     about["MPI"] = lines["started"][0]["library"]
@@ -111,7 +113,7 @@ def _lines(n: int, quick: bool) -> list[tuple[str, Any]]:
 
 
 def _cost(data: str, quick: bool) -> float:
-    return _ASKED[data] / (4.0 if quick else 1.0)
+    return _QUESTION_SECONDS[data] / (4.0 if quick else 1.0)
 
 
 if __name__ == "__main__":

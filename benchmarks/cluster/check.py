@@ -12,7 +12,7 @@ import numpy as np
 import deepca
 from benchmarks.cluster.costs import round_trip
 from benchmarks.cluster.rounds import COLUMNS, in_turns
-from benchmarks.cluster.sharing import asleep
+from benchmarks.cluster.sharing import sleeping_barrier
 from deepca.consensus.exact import AllReduce
 from deepca.operators.linalg import random_orthonormal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["HELD", "ROUNDS", "Case", "Check", "cases", "measure"]
 
 ROUNDS = 6
-HELD = 16_000_000  # bytes of rows at each rank
+HELD = 16_000_000  # bytes of rows on each rank
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Case:
     collective: bool
     repetitions: int
     block: float
-    """Seconds that are timed at once, so that the beginning of a run does not count."""
+    """Target duration of a timed block in seconds, long enough for the start of a run not to matter."""
 
     @property
     def cost(self) -> float:
@@ -57,7 +57,7 @@ class Check:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Return cases with short and long messages and both ways of averaging."""
+    """Return the cases: short and long messages, and both ways of averaging."""
     if ranks > 8:
         return
     for features in (10_000,) if quick else (300, 10_000):
@@ -66,7 +66,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
-    """Time iterations of the public call in blocks between barriers; ranks do not share memory."""
+    """Time iterations of ``deepca.solve`` in blocks between barriers, without shared memory between ranks."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork
@@ -93,7 +93,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
 
 
 def _switch(comm: MPI.Intracomm) -> float:
-    """Time a short message between two ranks that share a core, while the others sleep."""
+    """Return the time of a short message between two ranks on the same core, while the others sleep."""
     pair = cast("MPI.Intracomm", comm.Split(0 if comm.rank < 2 else 1))
     found = 0.0
     if comm.rank < 2:
@@ -102,6 +102,6 @@ def _switch(comm: MPI.Intracomm) -> float:
         (seconds,) = in_turns(pair, (round_trip(pair, 8),), 5, 0.01)
         os.sched_setaffinity(0, before)
         found = float(np.median(seconds)) / 2.0
-    asleep(comm)
+    sleeping_barrier(comm)
     pair.Free()
     return found

@@ -1,4 +1,4 @@
-"""Measure the components of the cost model on two ranks at once."""
+"""Measure the parts of the cost model on two ranks that work at the same time."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ["Case", "Samples", "as_costs", "cases", "measure", "round_trip"]
 
 _MESSAGES = (8, 1_000, 12_000, 100_000, 1_000_000, 4_000_000)
 _BYTES = (4_000, 12_000, 40_000, 400_000, 4_000_000)
-"""Of d × k numbers that are worked on at home."""
+"""Sizes in bytes of the d × k arrays for which local operations are timed."""
 _FEATURES = (300, 1_000, 10_000)
 _ROWS = (16_000_000, 64_000_000)
-"""Bytes of rows that a product reads: more than caches hold."""
-_TINY, _AT_ONCE = 8, 50  # features of an iteration without work, and iterations per run
+"""Sizes in bytes of the rows for which products are timed; larger than the caches."""
+_TINY_FEATURES, _TINY_ITERATIONS = 8, 50  # of a run with almost nothing to compute, which shows the cost of the loop
 _BLOCK = 0.03  # target duration of a timed block, in seconds
-_SHORTER = 8  # blocks of messages are shorter by this factor, and more numerous
+_MESSAGE_BLOCKS = 8  # messages are timed in this many times as many blocks, each shorter by the same factor
 
 Pairs = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """Number of repetitions."""
+    """One measurement of all parts, with a number of repetitions."""
 
     repetitions: int
 
@@ -51,9 +51,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Samples:
-    """Pairs of bytes and seconds by operation: medians, and lower quartiles for messages.
+    """Measured times as pairs (bytes, seconds), by operation: medians, or lower quartiles for messages.
 
-    ``product`` has one entry per number of features; ``tiny`` is an iteration with one agent and almost no data.
+    ``product`` has one entry per number of features; ``tiny`` is the time of an iteration with almost no data.
     """
 
     message: Pairs
@@ -73,10 +73,10 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
-    """Time messages by wall clock and local work by processor time, while the other rank does the same."""
+    """Measure messages in wall-clock time and local work in processor time, while the other rank does the same."""
     trips = {nbytes: round_trip(comm, nbytes) for nbytes in _MESSAGES}
     calls = _local_calls()
-    there = in_turns(comm, tuple(trips.values()), _SHORTER * case.repetitions, _BLOCK / _SHORTER)
+    there = in_turns(comm, tuple(trips.values()), _MESSAGE_BLOCKS * case.repetitions, _BLOCK / _MESSAGE_BLOCKS)
     times = in_turns(comm, tuple(calls.values()), case.repetitions, _BLOCK, CPU)
     if comm.rank:
         return None
@@ -84,16 +84,16 @@ def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
     for (what, size), seconds in zip(calls, times, strict=True):
         found.setdefault(what, []).append((float(size), float(np.median(seconds))))
     ((_, tiny),), written = found.pop("tiny"), dict(found.pop("write"))
-    # other processes can only delay a message
+    # the lower quartile, since other processes can only delay a message
     trip = {nbytes: float(np.quantile(seconds, 0.25)) for nbytes, seconds in zip(trips, there, strict=True)}
     found["message"] = [(float(nbytes), max(trip[nbytes] / 2.0 - written[nbytes], 1e-9)) for nbytes in trips]
     products = tuple((features, tuple(found.pop(f"product {features}"))) for features in _FEATURES)
     rest: dict[str, Pairs] = {what: tuple(pairs) for what, pairs in found.items()}
-    return Samples(**rest, product=products, tiny=tiny / _AT_ONCE)
+    return Samples(**rest, product=products, tiny=tiny / _TINY_ITERATIONS)
 
 
 def as_costs(samples: Samples) -> Costs:
-    """Fit straight lines; the time of a tiny iteration beyond its known parts is attributed to the loop."""
+    """Fit a line to each part; the loop costs what remains of a tiny iteration without its known parts."""
 
     def line(pairs: Pairs) -> Line:
         return fitted([nbytes for nbytes, _ in pairs], [seconds for _, seconds in pairs])
@@ -115,7 +115,7 @@ def as_costs(samples: Samples) -> Costs:
 
 
 def round_trip(comm: MPI.Intracomm, nbytes: int) -> Callable[[int], None]:
-    """Time a round trip between ranks 0 and 1, with new numbers each time: old ones may be in the receiver's cache."""
+    """Return a function that makes round trips between ranks 0 and 1, each with new numbers, which are in no cache."""
     buffer = np.zeros(nbytes // 8)
     write = _write(buffer)
 
@@ -175,14 +175,14 @@ def _combine(x: Array) -> Callable[[int], None]:
 
 
 def _track(x: Array) -> Callable[[int], None]:
-    """Time the tracking update; products have their last axes swapped in memory, mixed arrays do not."""
+    """Return the tracking update; as in a run, only products have their last axes swapped in memory."""
     S, AW = x.copy(), np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
     before = AW.copy(order="K")
     return _repeated(lambda: S + AW - before)
 
 
 def _product(rows: int, features: int) -> Callable[[int], None]:
-    """Time Xᵀ(XW) as in an iteration on rows."""
+    """Return the product Xᵀ(XW) of an iteration on rows."""
     X = np.random.default_rng(0).standard_normal((rows, features))
     A = deepca.operators.from_rows([X], form="rows", workers=1)
     W = np.ascontiguousarray(random_orthonormal(features, COLUMNS, seed=0))[None]
@@ -190,18 +190,20 @@ def _product(rows: int, features: int) -> Callable[[int], None]:
 
 
 def _alone() -> tuple[Network, Callable[[int], None]]:
-    """Time iterations of one agent without neighbours and with almost nothing to compute."""
+    """Return a network of one agent, and a function that runs iterations on it with almost nothing to compute."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork
 
     network = MpiNetwork(deepca.topology.ring(1), MPI.COMM_SELF)
-    A = deepca.operators.from_rows([np.random.default_rng(0).standard_normal((_TINY, _TINY))], form="rows", workers=1)
-    W0 = random_orthonormal(_TINY, COLUMNS, seed=0)
+    A = deepca.operators.from_rows(
+        [np.random.default_rng(0).standard_normal((_TINY_FEATURES, _TINY_FEATURES))], form="rows", workers=1
+    )
+    W0 = random_orthonormal(_TINY_FEATURES, COLUMNS, seed=0)
     algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=1))
     state = deepca.solve(algorithm, max_iter=3, certify=False).state
 
     def iterate(count: int) -> None:
-        deepca.solve(algorithm, max_iter=_AT_ONCE * count, start=state, certify=False)
+        deepca.solve(algorithm, max_iter=_TINY_ITERATIONS * count, start=state, certify=False)
 
     return network, iterate

@@ -1,4 +1,4 @@
-"""Provide the rows for timed fits: random dense rows, and w8a."""
+"""Provide the rows for timed fits: generated dense rows, and the data set w8a."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from deepca._util.typing import Array
 from deepca.data.libsvm import load
 from deepca.errors import DeepcaError
 
-__all__ = ["AGENTS", "DENSE", "blocks", "dense_rows", "is_there", "rows_of"]
+__all__ = ["AGENTS", "DENSE", "blocks", "dense_rows", "is_available", "rows_of"]
 
-AGENTS = 2  # for any number of cores, so that all engines solve the same problem
+AGENTS = 2  # whatever the number of cores, so that all engines solve the same problem
 DENSE = (40_000, 1_000)
 _W8A_ROWS = 40_000
 _DRAWN = 1_000  # rows per generated block
@@ -26,8 +26,8 @@ def rows_of(data: str, quick: bool) -> int:
     return (DENSE[0] if data == "dense" else _W8A_ROWS) // (10 if quick else 1)
 
 
-def is_there(data: str, folder: Path | None) -> bool:
-    """Tell whether a data set is available: dense rows are generated, w8a is read from a folder or downloaded."""
+def is_available(data: str, folder: Path | None) -> bool:
+    """Return whether a data set can be loaded: dense rows are generated, w8a is read from a folder or downloaded."""
     if data == "dense":
         return True
     try:
@@ -38,7 +38,7 @@ def is_there(data: str, folder: Path | None) -> bool:
 
 
 def blocks(data: str, rows: int, agents: list[int], folder: Path | None) -> list[Any]:
-    """Return the blocks of some agents, from the first ``rows`` rows."""
+    """Return the blocks of rows of the given agents, out of the first ``rows`` rows."""
     bounds = list(pairwise(rows * j // AGENTS for j in range(AGENTS + 1)))
     if data == "dense":
         return [dense_rows(*bounds[j]) for j in agents]
@@ -47,7 +47,10 @@ def blocks(data: str, rows: int, agents: list[int], folder: Path | None) -> list
 
 
 def dense_rows(first: int, last: int) -> Array:
-    """Generate rows with five dominant directions in noise of variance 1; row i does not depend on who generates it."""
+    """Generate rows ``first`` to ``last``, with five dominant directions in noise of variance 1.
+
+    A row depends only on its index, so that ranks can generate their own rows.
+    """
     d, k = DENSE[1], 5
     axes = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k)))[0] * np.geomspace(*_SPREAD, k)
     X = np.empty((last - first, d))

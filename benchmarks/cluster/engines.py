@@ -1,10 +1,10 @@
-"""Serve measurements of one engine on a number of cores.
+"""Time one engine on a number of cores, on request.
 
     python -m benchmarks.cluster.engines simulator --cores 2
 
-Several engines are kept alive and asked in turn, so that a disturbance affects all of them. Questions and answers are
-lines of JSON: ``{"data": "dense", "rows": 40000, "what": "rows", "count": 8}`` returns the
-seconds of an iteration on rows.
+Several engines are kept running and asked in turn, so that a disturbance affects all of them. Questions and answers are
+lines of JSON: the answer to ``{"data": "dense", "rows": 40000, "what": "rows", "count": 8}`` has the seconds of an
+iteration on rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scipy.linalg import blas
 
 import deepca
 from benchmarks.cluster.data import AGENTS, blocks
-from benchmarks.cluster.sharing import asleep, on_own_core
+from benchmarks.cluster.sharing import pin_to_own_core, sleeping_barrier
 from deepca._util.machine import one_blas_thread
 from deepca.data.sources import as_source
 from deepca.decomposition.fit import fit
@@ -41,7 +41,7 @@ __all__ = ["COMPONENTS", "SOLVERS", "TOL"]
 
 COMPONENTS, TOL = 5, 1e-8
 SOLVERS = ("covariance_eigh", "arpack")
-_IN_CACHE, _PRODUCTS = 200, 400  # size of matrices that are multiplied in cache, and repetitions
+_IN_CACHE, _PRODUCTS = 200, 400  # size and number of the products that are computed in cache
 
 Answer = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Bench:
         return self._blocks[data, rows]
 
     def prepared(self, what: str, data: str, rows: int, count: int) -> Callable[[], Answer]:
-        """Return the function to time, with its inputs prepared, for ``count`` iterations."""
+        """Prepare the inputs, and return the function to time, which makes ``count`` iterations."""
         X = self.rows(data, rows)
         if what == "fit":
             return partial(self._fit, X)
@@ -80,7 +80,7 @@ class Bench:
         sources = [as_source(block, f"agent {j}") for j, block in enumerate(X)]
         found = fit(sources, self.network, Settings(COMPONENTS, tol=TOL)).found
         if not found.result.status.ok:
-            raise RuntimeError(f"the fit did not end well: {found.result.status}")
+            raise RuntimeError(f"the fit failed: {found.result.status}")
         return {"variances": found.variances.tolist(), "iterations": found.result.iterations}
 
 
@@ -90,7 +90,7 @@ def _iterate(algorithm: deepca.DeEPCA, count: int) -> Answer:
 
 
 def _multiply(count: int) -> Answer:
-    """Multiply in cache on one core, to show the speed of a core at the moment."""
+    """Multiply matrices in cache on one core, to measure how fast a core is at the moment."""
     X = np.ones((_IN_CACHE, _IN_CACHE))
     with one_blas_thread():
         for _ in range(count):
@@ -99,7 +99,7 @@ def _multiply(count: int) -> Answer:
 
 
 def _read(X: list[Any]) -> Answer:
-    """Read memory once, to show its speed at the moment."""
+    """Read the rows once, to measure how fast memory is at the moment."""
     for block in X:
         blas.dasum(np.asarray(block.data if not isinstance(block, np.ndarray) else block).ravel())
     return {}
@@ -109,11 +109,11 @@ def _read(X: list[Any]) -> Answer:
 
 
 def on_ranks(folder: Path | None) -> None:
-    """Answer questions to rank 0 with the work of all ranks."""
+    """Answer the questions that rank 0 receives; all ranks work on each of them."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    on_own_core(comm)
+    pin_to_own_core(comm)
     from deepca.engines.mpi.network import MpiNetwork
 
     bench = Bench(MpiNetwork(deepca.topology.ring(AGENTS), comm), folder)
@@ -124,7 +124,7 @@ def on_ranks(folder: Path | None) -> None:
         answer = call()
         comm.Barrier()
         if comm.rank == 0:
-            _tell(time.perf_counter() - start, answer)
+            _answer(time.perf_counter() - start, answer)
     bench.network.close()  # type: ignore[attr-defined]
 
 
@@ -136,7 +136,7 @@ def in_simulator(cores: int, folder: Path | None) -> None:
         call = bench.prepared(**question)
         start = time.perf_counter()
         answer = call()
-        _tell(time.perf_counter() - start, answer)
+        _answer(time.perf_counter() - start, answer)
 
 
 def pooled(cores: int, folder: Path | None) -> None:
@@ -153,7 +153,7 @@ def pooled(cores: int, folder: Path | None) -> None:
         model = PCA(COMPONENTS, svd_solver=question["what"], random_state=0)
         start = time.perf_counter()
         model.fit(kept[at])
-        _tell(time.perf_counter() - start, {"variances": model.explained_variance_.tolist()})
+        _answer(time.perf_counter() - start, {"variances": model.explained_variance_.tolist()})
 
 
 def _stacked(both: list[Any]) -> Any:
@@ -172,13 +172,13 @@ def _question() -> Any:
 
 
 def _shared_question(comm: MPI.Intracomm) -> Any:
-    """Broadcast the question of rank 0; the other ranks sleep while it waits."""
+    """Return the question that rank 0 reads; the other ranks sleep until it has been read."""
     question = _question() if comm.rank == 0 else None
-    asleep(comm, 0.02)
+    sleeping_barrier(comm, 0.02)
     return comm.bcast(question)
 
 
-def _tell(seconds: float, answer: Answer) -> None:
+def _answer(seconds: float, answer: Answer) -> None:
     print(json.dumps({**answer, "seconds": seconds / answer.get("per", 1)}), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Collect everything that one run measures."""
+"""Hold the results of all measurements for the page."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Findings"]
 
 @dataclass(frozen=True)
 class Findings:
-    """The content of the page.
+    """All results of a run, from which the page is written.
 
-    ``about`` describes the machine; ``load`` is the number of cores in use by others at the start; ``command``
-    regenerates the page; ``quick`` tells whether parts were skipped; ``missing`` lists unavailable data.
+    ``about`` describes the machine; ``load`` is the number of cores that other processes used at the start; ``command``
+    is the command that writes the page; ``quick`` tells whether parts were skipped; ``missing`` lists unavailable data.
     """
 
     about: dict[str, str]
@@ -36,5 +36,5 @@ class Findings:
 
     @property
     def busy(self) -> bool:
-        """Whether other processes used the cores, which makes times unreliable."""
+        """Whether other processes used so much of the cores that times are unreliable."""
         return self.load > 0.25 * self.cores

@@ -1,4 +1,4 @@
-"""Run measuring processes, alone or under mpiexec, that report lines of JSON and end by a deadline."""
+"""Run measurements in other processes, alone or under mpiexec, which report lines of JSON before a deadline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRACE = 10.0  # seconds that mpiexec has to terminate its ranks
 
 
 class JobFailed(RuntimeError):
-    """A job failed or missed its deadline; the message has the last lines it wrote.
+    """A job failed or missed its deadline.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class JobFailed(RuntimeError):
 
 
 class NoLauncher(JobFailed):
-    """There is no mpiexec to start ranks with."""
+    """mpiexec, which starts the ranks, was not found."""
 
 
 class Job:
@@ -66,7 +66,7 @@ class Job:
             env=environment(threads),
         )
         self._deadline, self._late = deadline, False
-        self._timer = threading.Timer(deadline, self._too_late)
+        self._timer = threading.Timer(deadline, self._on_deadline)
         self._timer.daemon = True
         self._timer.start()
 
@@ -93,9 +93,9 @@ class Job:
         self.finish()
 
     def ask(self, question: Any) -> Any:
-        """Send one line and wait for the answer."""
+        """Send a question as one line, and return the answer."""
         if self._process.stdin is None:
-            raise JobFailed(f"{self._name} cannot be asked")
+            raise JobFailed(f"{self._name} does not read questions")
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
@@ -104,11 +104,11 @@ class Job:
         answer = self._line()
         if answer is None:
             self.finish()
-            raise JobFailed(f"{self._name} was over before it answered")
+            raise JobFailed(f"{self._name} ended before it answered")
         return answer
 
     def finish(self) -> None:
-        """End the job with an empty line, and raise an error if it fails."""
+        """Ask the job to end, by an empty line, and raise JobFailed if it fails."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             with suppress(BrokenPipeError):
                 self._process.stdin.write("\n")  # mpiexec does not forward the end of its input to the ranks
@@ -118,12 +118,12 @@ class Job:
         if code != 0:
             why = f"took longer than {self._deadline:.0f} s" if self._late else f"ended with exit code {code}"
             self._errors.seek(0)
-            said = "".join(self._errors.readlines()[-12:])
+            output = "".join(self._errors.readlines()[-12:])
             raise JobFailed(
-                f"{self._name} {why}\n{said}".rstrip(),
+                f"{self._name} {why}\n{output}".rstrip(),
                 exit_code=None if self._late else code,
                 late=self._late,
-                output=said,
+                output=output,
             )
 
     def _line(self) -> Any:
@@ -132,7 +132,7 @@ class Job:
         line = self._process.stdout.readline()
         return json.loads(line) if line else None
 
-    def _too_late(self) -> None:
+    def _on_deadline(self) -> None:
         self._late = True
         self._end()
 
@@ -145,16 +145,16 @@ class Job:
 
 
 def mpiexec() -> str:
-    """Return the launcher installed with this Python's packages, or that of the system."""
+    """Return the mpiexec installed beside this Python, or else the one on PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise NoLauncher("there is no mpiexec: install deepca[mpi], or an MPI library")
+        raise NoLauncher("mpiexec not found; install deepca[mpi] or an MPI library")
     return found
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return this process's environment with a number of BLAS threads; ranks may run as root if this process does."""
+    """Return this environment with ``threads`` BLAS threads; if this process is root, ranks may run as root."""
     count = str(threads)
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), count)
     root = {}

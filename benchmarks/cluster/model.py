@@ -7,8 +7,8 @@ With n bytes of message (d × k numbers), K rounds, g neighbours, r bytes of row
     allreduce  = product(r) + track(n) + call(n) + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
     tree sweep = product(r) + track(n) + 2 ⌈log₂ P⌉ · (call(n) + message(n) + add(n)) + orthonormalise(n) + loop
 
-The messages of a round are counted one after the other and nothing overlaps, so networks with several links per node
-and libraries with better algorithms for long messages can only be faster.
+The model adds up the messages of a round, as if nothing overlapped. Networks with several links per node, and MPI
+libraries with better algorithms for long messages, can only be faster.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ class Line:
 
 @dataclass(frozen=True)
 class Costs:
-    """Times of the parts, each on one core while the other core is busy.
+    """Times of the parts of an iteration, measured on one core while the other one is busy.
 
     Parameters
     ----------
     call
-        A round without neighbours: software overhead, and weighting the agent's own value.
+        A round without neighbours: overhead of the software, and weighting of the agent's own value.
     message
         A message from rank to rank.
     add
         Weighting and adding a neighbour's message.
     combine
-        Work of a mixer after a round.
+        What a mixer computes after a round.
     track
-        S + AW − AW before mixing.
+        The tracking update before mixing, ``S + AW − AW_previous``.
     orthonormalise
-        Orthonormalising n bytes.
+        Orthonormalisation of an array of n bytes.
     products
-        Both factors of Xᵀ(XW) over r bytes of rows, by the number of features.
+        The product Xᵀ(XW) with r bytes of rows, by the number of features.
     loop
         The rest of an iteration.
     """
@@ -88,7 +88,7 @@ class Costs:
     loop: float
 
     def product(self, features: int) -> Line:
-        """Return the line for rows with about that many features."""
+        """Return the line that was measured for the nearest number of features."""
         return min(self.products, key=lambda entry: abs(math.log(entry[0] / features)))[1]
 
     def over(self, latency: float, bandwidth: float) -> Costs:
@@ -98,7 +98,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Iteration:
-    """Seconds of local work and of averaging in an iteration, and the number of times a rank waits for others."""
+    """Seconds of local work and of averaging in an iteration, and how often a rank waits for others."""
 
     local: float
     averaging: float
@@ -117,21 +117,21 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Crowd:
-    """More ranks than cores; ``switch`` is the time until a waiting rank yields its core."""
+    """Number of ranks on a number of cores; ``switch`` is the time until a waiting rank yields its core."""
 
     ranks: int
     cores: int
     switch: float
 
     def seconds(self, iteration: Iteration) -> float:
-        """Return the seconds of an iteration when ranks share cores and take turns at every wait."""
+        """Return the seconds of an iteration if ranks share cores and take turns whenever they wait."""
         turns = max(1.0, self.ranks / self.cores)
         return turns * (iteration.seconds + (iteration.waits * self.switch if turns > 1.0 else 0.0))
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a problem at one rank; ``held`` is its bytes of rows."""
+    """The part of a problem on one rank; ``held`` is the size of its rows in bytes."""
 
     features: int
     components: int
@@ -145,7 +145,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Strong:
-    """A problem of fixed size, divided among the ranks."""
+    """A problem of fixed size that is divided among the ranks (strong scaling)."""
 
     rows: int
     features: int
@@ -181,11 +181,11 @@ def torus_lambda2(rows: int, columns: int) -> float:
 
     Notes
     -----
-    ``λ_ij(M) = (2 − 2 cos 2πi/rows) + (2 − 2 cos 2πj/columns)``; the smallest nonzero one goes once around the longer
-    side.
+    ``λ_ij(M) = (2 − 2 cos 2πi/rows) + (2 − 2 cos 2πj/columns)``; the smallest nonzero one belongs to the wave that goes
+    once around the longer side.
     """
     if min(rows, columns) < 3:
-        raise ValueError(f"a torus of {rows} × {columns}: sides of at least 3, or it is another graph")
+        raise ValueError(f"torus of {rows} × {columns}: both sides must be at least 3")
 
     def along(side: int, i: int) -> float:
         return 2.0 - 2.0 * math.cos(2.0 * math.pi * i / side)
@@ -196,12 +196,12 @@ def torus_lambda2(rows: int, columns: int) -> float:
 
 @lru_cache
 def torus_rounds(side: int) -> int:
-    """Return the initial K on a torus of side × side, with which tracking contracts by 0.6 per iteration."""
+    """Return the library's initial K on a torus of side × side, with which tracking contracts by 0.6 per iteration."""
     return deepca.consensus.rates.first_rounds(deepca.FastMix(), deepca.topology.torus(side, side))
 
 
 def fitted(nbytes: Sequence[float], seconds: Sequence[float]) -> Line:
-    """Fit a line by least squares of relative errors, with nonnegative start and slope."""
+    """Fit a line with nonnegative start and slope by least squares of the relative errors."""
     x, t = np.asarray(nbytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if x.size == 1:
         return Line(float(t[0]), 0.0)

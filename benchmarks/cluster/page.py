@@ -1,4 +1,4 @@
-"""Assemble the page: a summary, then each part."""
+"""Assemble the page: a summary, and one section for each part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["page_of"]
 def page_of(found: Findings) -> str:
     """Return the page as Markdown."""
     sections = [
-        _in_short(found),
+        _summary(found),
         page_parity.section(found.parities),
         page_rounds.section(found.timings, found.cores),
         page_scaling.section(found.scalings, found.missing),
@@ -21,7 +21,7 @@ def page_of(found: Findings) -> str:
     return page("Agents on MPI ranks", sections, found.command)
 
 
-def _in_short(found: Findings) -> Section:
+def _summary(found: Findings) -> Section:
     kind = ", ".join(f"{name} {value}" for name, value in found.about.items())
     points = [
         page_parity.point(found.parities),
@@ -29,21 +29,21 @@ def _in_short(found: Findings) -> Section:
         *page_scaling.points(found.scalings),
         page_model.point(found.costs, found.checks, found.cores),
     ]
-    quick = "**A quick run:** fewer ranks, sizes, rows and repetitions than in the full one." if found.quick else ""
+    quick = "**A quick run:** fewer ranks, sizes, rows and repetitions than in a full run." if found.quick else ""
     busy = (
-        f"**The machine was busy:** others used {found.load:.1f} of its {found.cores} cores when the run began. "
-        "Parity does not mind; times, and ratios of times, are not to be relied on."
+        f"**The machine was busy:** other processes used {found.load:.1f} of its {found.cores} cores when the run "
+        "began. Parity is not affected, but times and ratios of times are unreliable."
         if found.busy
         else ""
     )
     machine = (
-        f"Measured in one run on this kind of machine: {kind}. It is one machine: messages between ranks go through "
-        f"its memory, and more than {found.cores} ranks share its {found.cores} cores. One BLAS thread per rank."
+        f"Measured in one run on this machine: {kind}. Messages between ranks pass through its memory, and more than "
+        f"{found.cores} ranks share its {found.cores} cores. Each rank has one BLAS thread."
     )
     reading = (
-        "Read the ratios; absolute times stand there as context, and mean nothing on another machine. Things compared "
-        "took turns; a ratio is taken in each turn, and the median stands before the quartiles in brackets."
+        "Compare the ratios; absolute times are shown for context only and differ on other machines. What is compared "
+        "was measured in turn. A ratio is computed for each turn; its median is followed by the quartiles in brackets."
     )
     listed = "\n".join(f"* {point}" for point in points)
     text = "\n\n".join(part for part in (machine, busy, quick, reading, listed) if part)
-    return Section("In short", text, (), ())
+    return Section("Summary", text, (), ())

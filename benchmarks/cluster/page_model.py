@@ -33,7 +33,7 @@ SIDES = (8, 16, 32, 64)
 PROBLEMS = (Strong(4_000_000, 1_000, COLUMNS), Strong(10_000_000, 10_000, COLUMNS))
 LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # assumed cluster network
 _ASSUMED = "1.5 µs, 100 Gbit/s (assumed)"
-_HERE = "as between two cores here"
+_HERE = "as between two cores of this machine"
 _FORMULAS = """```text
 round      = call(n) + g · (message(n) + add(n)) + combine(n)
 gossip     = product(r) + track(n) + K · round + orthonormalise(n) + loop
@@ -104,31 +104,32 @@ def point(costs: Costs, checks: Sequence[Check], cores: int) -> str:
     return (
         f"**Predicted, not measured:** from {fewest} to {most:,} ranks ({most // fewest} times as many), over an "
         f"assumed network of 1.5 µs and 100 Gbit/s, an iteration becomes faster by these factors: {'; '.join(shown)}. "
-        f"Where the model could be checked, it says {between(_ratios(costs, checks, cores))} times what was measured."
+        f"Where the model could be checked, it predicts {between(_ratios(costs, checks, cores))} times the measured "
+        "time."
     )
 
 
 def section(costs: Costs, checks: Sequence[Check], cores: int) -> Section:
-    """Return the section: formulas, parts, validation, predictions."""
+    """Return the section: formulas, measured parts, validation and predictions."""
     text = (
-        "How long an iteration of DeEPCA takes on ranks that are not here follows from what its parts take on those "
-        "that are. With n bytes of message (d × k numbers), K rounds, g neighbours, r bytes of rows per rank and P "
-        f"ranks:\n\n{_FORMULAS}\n\n"
-        "The messages of a round are taken one after the other, and nothing is hidden behind something else: networks "
-        "with several links per node, and MPI libraries with better algorithms for long messages, can only be faster. "
-        "Not in it: ranks that wait for a slow one, other jobs on the same network, and nodes whose many cores share "
-        "their memory more narrowly than the cores here."
+        "The time of an iteration of DeEPCA on more ranks than this machine has is predicted from the times of its "
+        "parts, measured on two ranks. With n bytes per message (d × k numbers), K rounds, g neighbours, r bytes of "
+        f"rows per rank and P ranks:\n\n{_FORMULAS}\n\n"
+        "The model adds up the messages of a round, as if nothing overlapped. Networks with several links per node, "
+        "and MPI libraries with better algorithms for long messages, can only be faster. The model does not include "
+        "waiting for a slow rank, other jobs on the same network, and nodes on which more cores share the memory "
+        "bandwidth than here."
     )
     tables = (_parts(costs), _checked(costs, checks, cores), *(_prediction(problem, costs) for problem in PROBLEMS))
-    return Section("A cost model, and what it predicts", text, (), tables)
+    return Section("A cost model and its predictions", text, (), tables)
 
 
 def _parts(costs: Costs) -> Table:
     lines: list[tuple[str, str, Line]] = [
         ("message", "from rank to rank: half a ping-pong", costs.message),
-        ("call", "a round without neighbours: the software, weighting one's own", costs.call),
+        ("call", "a round without neighbours: software overhead, weighting the own value", costs.call),
         ("add", "weighting a neighbour's message and adding it", costs.add),
-        ("combine", "what FastMix does after a round", costs.combine),
+        ("combine", "what FastMix computes after a round", costs.combine),
         ("track", "S + AW − AW, before the first round", costs.track),
         ("orthonormalise", "the polar factor of S", costs.orthonormalise),
         *(("product", f"Xᵀ(XW), by the bytes of X; d = {features:,}", line) for features, line in costs.products),
@@ -138,8 +139,8 @@ def _parts(costs: Costs) -> Table:
     ]
     rows.append(("loop", "the rest of an iteration", in_microseconds(costs.loop), "", ""))
     note = (
-        "Straight lines, start + bytes × slope, through times at several sizes, with least relative errors; two "
-        "ranks busy at once. Absolute, and of this machine: the predictions are made of them."
+        "Lines, start + bytes × slope, fitted to times at several sizes by least squares of the relative errors, while "
+        "both ranks were working. These are absolute times of this machine, from which the predictions are computed."
     )
     return Table("Measured parts", ("part", "what", "start, µs", "ns per byte", "GB/s"), tuple(rows), note, heads=2)
 
@@ -162,12 +163,12 @@ def _checked(costs: Costs, checks: Sequence[Check], cores: int) -> Table:
         rows.append((str(check.ranks), how, message, str(ratio), in_milliseconds(check.seconds)))
     note = (
         f"An iteration of DeEPCA with {in_bytes(HELD)} of rows per rank, without shared memory. More than {cores} "
-        f"ranks share the {cores} cores: there, everything is taken as often as ranks share a core, and for every wait "
-        "the time in which a core goes from rank to rank, as measured in the same job. "
+        f"ranks share the {cores} cores: the prediction is multiplied by the number of ranks per core, and for every "
+        "wait the time to switch a core from one rank to another, measured in the same job, is added. "
         f"Predicted over measured: {between(_ratios(costs, checks, cores))}."
     )
     header = ("ranks", "averaging", "message", "predicted / measured", "measured, ms")
-    return Table("The model beside measurements", header, tuple(rows), note, heads=3)
+    return Table("The model compared with measurements", header, tuple(rows), note, heads=3)
 
 
 def _prediction(problem: Strong, costs: Costs) -> Table:
@@ -183,11 +184,11 @@ def _prediction(problem: Strong, costs: Costs) -> Table:
     gaps = ", ".join(f"{1.0 - torus_lambda2(side, side):.2g}" for side in SIDES)
     note = (
         f"**A prediction, not a measurement:** {_size(problem)} float64 ({whole.held / 1e9:,.0f} GB) divided among the "
-        f"ranks, k = {whole.components}, messages of {in_bytes(whole.message)}. How many times as fast as on "
-        f"{SIDES[0] ** 2} ranks an iteration is; in brackets, what it takes and which share of that is "
-        f"averaging. Torus: K rounds with four neighbours, K as the library begins with, from 1 − λ₂ = {gaps}. "
-        "Allreduce and sweep: an exact average on a fat tree, where any two ranks are equally far apart, by "
-        "`MPI_Allreduce` or by messages up a binary tree and down."
+        f"ranks, k = {whole.components}, messages of {in_bytes(whole.message)}. Speed-up of an iteration over "
+        f"{SIDES[0] ** 2} ranks; in brackets, its duration and the share of averaging in it. Torus: K rounds with four "
+        f"neighbours, where K is the library's first choice, which follows from 1 − λ₂ = {gaps}. Allreduce and sweep: "
+        "an exact average on a fat tree, where any two ranks are equally far apart, by `MPI_Allreduce` or by messages "
+        "up and down a binary tree."
     )
     header = ("messages", "ranks", "ideal", "K on a torus", "torus, gossip", "fat tree, Allreduce", "fat tree, sweep")
     return Table(f"Predicted: {_size(problem)} on up to {SIDES[-1] ** 2:,} ranks", header, tuple(rows), note)

@@ -24,7 +24,7 @@ def point(found: Sequence[Agreement]) -> str:
 
 
 def section(found: Sequence[Agreement]) -> Section:
-    """Return the section: targets and table."""
+    """Return the section: assertions and table."""
     fixed, stopped = max(run.fixed for run in found), max(run.stopped for run in found)
     alike = [run for run in found if run.iterations == run.simulated and run.status[0] == run.status[1]]
     assertions = (
@@ -40,10 +40,10 @@ def section(found: Sequence[Agreement]) -> Section:
         ),
     )
     text = (
-        "The same problem (d = 60, k = 5, agents whose matrices differ) on ranks and in the simulator: the largest "
-        "difference between an entry of W on a rank and the same entry in the simulator, over all agents. Where there "
-        "are more agents than ranks, ranks hold several. Rounds, momentum and the end of a run are decided while "
-        "running, so the iterations can only be the same if every decision is."
+        "The same problem (d = 60, k = 5, agents with different matrices) on ranks and in the simulator. Shown is the "
+        "largest difference between an entry of W on a rank and the same entry in the simulator, over all agents. "
+        "Where there are more agents than ranks, each rank holds several. The number of rounds, the momentum and the "
+        "end of a run are decided during the run, so iterations can agree only if all these decisions do."
     )
     return Section("Parity with the simulator", text, assertions, (_table(found),))
 
@@ -59,5 +59,5 @@ def _table(found: Sequence[Agreement]) -> Table:
         rows.append((str(ranks), str(agents), GRAPHS[graph], *values, iterations))
     heads = tuple(f"{_NAMES[name]}, {when}" for name in ALGORITHMS for when in (f"{FIXED} iterations", "end"))
     header = ("ranks", "agents", "graph", *heads, "iterations")
-    note = f"Iterations: until the end, of {', '.join(_NAMES[name] for name in ALGORITHMS)}."
+    note = f"Iterations: number until the end of the run, for {', '.join(_NAMES[name] for name in ALGORITHMS)}."
     return Table("Largest difference of W", header, tuple(rows), note, heads=3)

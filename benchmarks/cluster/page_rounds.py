@@ -23,13 +23,14 @@ def point(found: Sequence[Timing]) -> str:
             shown.append(f"{between(seen)} with messages of {size}")
     fresh = between([_ratio(timing.fresh, timing.bare).median for timing in found])
     return (
-        f"**A round of gossip** over the bare exchange of messages as long: {'; '.join(shown)}. Goal: {GOAL:g}. "
-        f"The exchange itself, of numbers that are new in every round as in a run, takes {fresh} times the bare one."
+        f"**A round of gossip** takes, as a multiple of the bare exchange of messages of the same size: "
+        f"{'; '.join(shown)}. Goal: {GOAL:g}. The exchange alone, with new numbers in every round as in a run, takes "
+        f"{fresh} times as long as the bare one."
     )
 
 
 def section(found: Sequence[Timing], cores: int) -> Section:
-    """Return the section: targets and tables."""
+    """Return the section: assertions and tables."""
     assertions = []
     for size in SIZES:
         seen = [(_over_bare(timing).median, timing) for timing in found if timing.size == size]
@@ -45,21 +46,21 @@ def section(found: Sequence[Timing], cores: int) -> Section:
             )
         )
     text = (
-        "`MpiNetwork.gossip` with one agent per rank, beside a bare `Neighbor_allgather` on a dist-graph communicator "
-        "of the same graph, with the same sizes, in the same job. A block is a barrier, some rounds, a barrier; blocks "
-        "take turns, and a ratio is taken of those next to each other. What a round returns is what the next one "
-        "sends, as in a run. The bare exchange uses the same two buffers again and again, and nobody weighs or adds "
-        "what has arrived.\n\n"
-        "Two more tables tell where a ratio comes from. Numbers that stay the same are still in the caches from the "
-        "exchange before; the second table has the bare exchange with every rank writing new numbers into its buffer "
-        "first, over the one of the first table. And ranks on the same machine read each other's numbers from shared "
-        "memory, which those on different machines cannot: the third has the rounds of the first with every rank made "
-        "to believe that it is alone on its machine. Messages still go through the memory of this one, which is faster "
-        "than a network; over a network the exchange takes longer, and what is done beside it counts for less."
+        "`MpiNetwork.gossip` with one agent per rank, compared with a bare `Neighbor_allgather` on a distributed-graph "
+        "communicator of the same graph, with the same sizes, in the same job. A block consists of rounds between two "
+        "barriers; blocks are timed in turn, and ratios are those of consecutive blocks. Each round sends what the "
+        "previous one returned, as in a run. The bare exchange uses the same two buffers every time, and does not "
+        "weight or add what has arrived.\n\n"
+        "The other two tables explain the ratios of the first. If the numbers stay the same, they are still in the "
+        "caches after the previous exchange. In the second table every rank writes new numbers into its buffer before "
+        "each bare exchange; the ratio is to the bare exchange of the first table. Ranks on the same machine read each "
+        "other's numbers from shared memory, which ranks on different machines cannot do. In the third table every "
+        "rank acts as if it were alone on its machine. Messages still pass through the memory of this machine, which "
+        "is faster than a network; over a network the exchange takes longer, and the work of a round matters less."
     )
     note = (
         f"Messages are d × {COLUMNS} float64; ✘ marks medians above {GOAL:g}. More than {cores} ranks share the "
-        f"{cores} cores, and what is measured there is also how ranks give way to each other."
+        f"{cores} cores, so their times include the switching between ranks."
     )
     tables = (
         _table("A round over the bare exchange", found, lambda timing: timing.ours, note, judged=True),

@@ -1,4 +1,4 @@
-"""Write the section on one core and two."""
+"""Write the section that compares one core with two."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def points(found: Sequence[Scaling]) -> list[str]:
         simulated = spread(scaling.ratio(_ranks(2, "fit"), _simulator(2, "fit"))).median
         pooled = spread(scaling.ratio(_ranks(2, "fit"), scaling.best(2))).median
         shown.append(
-            f"**{_title(scaling)}:** a whole fit on two ranks is {gain:.2f} times as fast as on one (products without "
-            f"any message: {most:.2f}). It takes {simulated:.2f} times as long as the simulator's on two cores, and "
-            f"{pooled:.2f} times as long as scikit-learn's PCA of the pooled rows."
+            f"**{_title(scaling)}:** a whole fit on two ranks is {gain:.2f} times as fast as on one (products "
+            f"without messages: {most:.2f}). It takes {simulated:.2f} times as long as the simulator's on two cores, "
+            f"and {pooled:.2f} times as long as scikit-learn's PCA of the pooled rows."
         )
     return shown
 
 
 def section(found: Sequence[Scaling], missing: Sequence[str]) -> Section:
-    """Return the section, which has tables and no targets."""
+    """Return the section, which has tables but no assertions."""
     text = (
-        "Two agents, both on one rank or each on its own, with every rank on a core of its own; the simulator with "
-        "both agents in one process, on one core or two; and scikit-learn's PCA of the pooled rows with as many BLAS "
-        "threads as cores, by whichever of `covariance_eigh` and `arpack` is faster there (`full`, which decomposes "
-        f"the rows themselves, is not tried). k = {COMPONENTS}. A fit goes from rows in memory to certified components "
-        f"(tolerance {power(TOL)}, default algorithm); an iteration is one of DeEPCA, on rows or on covariance "
-        "matrices that were multiplied out before. All find the same variances, which is checked."
+        "Compared are two agents on one rank or on two, each rank on its own core; the simulator with both agents in "
+        "one process, on one core or two; and scikit-learn's PCA of the pooled rows with as many BLAS threads as "
+        "cores, with the faster of the solvers `covariance_eigh` and `arpack` (`full`, which decomposes the rows "
+        f"themselves, is not run). k = {COMPONENTS}. A fit goes from rows in memory to certified components (tolerance "
+        f"{power(TOL)}, default algorithm); an iteration is one of DeEPCA, on rows or on precomputed covariance "
+        "matrices. It is checked that all engines find the same variances."
     )
     if missing:
-        text += f"\n\nNot measured, since it is not here: {', '.join(missing)}."
+        text += f"\n\nNot measured, because the data are not available: {', '.join(missing)}."
     elif not found:
         text += "\n\nNot measured: this machine has one core."
-    tables = [table for scaling in found for table in (_gains(scaling), _beside(scaling))]
-    return Section("From one core to two", text, (), tuple(tables))
+    tables = [table for scaling in found for table in (_gains(scaling), _other_engines(scaling))]
+    return Section("One core and two", text, (), tuple(tables))
 
 
 def _gains(scaling: Scaling) -> Table:
@@ -70,14 +70,14 @@ def _gains(scaling: Scaling) -> Table:
         rows.append((name, gain, "", "", "", in_milliseconds(scaling.times[_ranks(1, what)])))
     header = ("what", "strong: ranks", "strong: simulator", "weak: ranks", "weak: simulator", "one core, ms")
     note = (
-        "Strong: how many times as fast two cores are as one, with the same rows; 2 is ideal. Weak: time on one core "
-        "with half of the rows over time on two with all of them; 1 is ideal. The last two rows are work that two "
-        "ranks share without any message: what the second core of this machine has to give."
+        "Strong: speed-up on two cores, with the same rows; 2 is ideal. Weak: time on one core with half of the rows, "
+        "divided by the time on two cores with all of them; 1 is ideal. In the last two rows, two ranks share work "
+        "without any message: the most that the second core of this machine can contribute."
     )
-    return Table(f"{_title(scaling)}: what a second core gives", header, tuple(rows), note)
+    return Table(f"{_title(scaling)}: speed-up by a second core", header, tuple(rows), note)
 
 
-def _beside(scaling: Scaling) -> Table:
+def _other_engines(scaling: Scaling) -> Table:
     rows = []
     for what, name in _WHAT.items():
         simulated = [str(spread(scaling.ratio(_ranks(n, what), _simulator(n, what)))) for n in (1, 2)]
@@ -86,14 +86,14 @@ def _beside(scaling: Scaling) -> Table:
             pooled = [str(spread(scaling.ratio(_ranks(n, what), scaling.best(n)))) for n in (1, 2)]
         rows.append((name, *simulated, *pooled))
     header = (
-        "time on ranks over that of",
+        "time on ranks divided by that of",
         "simulator, one core",
         "simulator, two",
         f"scikit-learn, one core ({scaling.best(1).what})",
         f"scikit-learn, two ({scaling.best(2).what})",
     )
-    note = f"Below 1, ranks are faster. The fit makes {scaling.iterations} iterations."
-    return Table(f"{_title(scaling)}: beside other engines", header, tuple(rows), note)
+    note = f"Below 1, ranks are faster. A fit takes {scaling.iterations} iterations."
+    return Table(f"{_title(scaling)}: compared with other engines", header, tuple(rows), note)
 
 
 def _ranks(cores: int, what: str, *, whole: bool = True) -> Question:

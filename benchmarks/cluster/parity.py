@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import deepca
-from benchmarks.cluster.sharing import first_alone
+from benchmarks.cluster.sharing import run_on_rank_0
 from deepca.decomposition.settings import algorithm_of
 from deepca.solver.result import Result
 from studies.shared.synthetic import Synthetic, matrices
@@ -25,13 +25,13 @@ GOAL = 1e-12
 GRAPHS = ("ring", "erdos-renyi", "torus")
 ALGORITHMS = ("deepca", "accelerated", "krylov")
 _FEATURES, _COMPONENTS, TOL = 60, 5, 1e-10
-FIXED = 20  # iterations
-_MOST = 500
+FIXED = 20  # iterations of the runs without a stop rule
+_MAX_ITER = 500
 
 
 @dataclass(frozen=True)
 class Case:
-    """Agents of a graph, partitioned evenly over ranks."""
+    """An algorithm on a graph whose agents are partitioned evenly over ranks."""
 
     ranks: int
     agents: int
@@ -46,10 +46,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest ``|W_mpi − W_sim|`` of any agent, after some iterations and at the end of a run.
+    """Largest ``|W_mpi − W_sim|`` over all agents, after a fixed number of iterations and at the end of a run.
 
     ``iterations`` and ``simulated`` count the iterations to the tolerance on ranks and in the simulator; ``status`` has
-    the statuses of both.
+    both statuses.
     """
 
     ranks: int
@@ -64,7 +64,10 @@ class Agreement:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Return cases with one agent per rank and, on few ranks, several; 3 × 3 is the smallest proper torus."""
+    """Yield cases with one agent per rank and, for up to 8 ranks, also with several.
+
+    On four ranks the torus has nine agents, since 3 × 3 is the smallest torus.
+    """
     if ranks < 4:
         return
     for graph in GRAPHS[-1:] if quick and ranks > 4 else GRAPHS:
@@ -106,7 +109,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
             )
         )
 
-    first_alone(comm, compare)
+    run_on_rank_0(comm, compare)
     return found[0] if found else None
 
 
@@ -115,5 +118,5 @@ def _runs(name: str, A: Any, network: Network) -> list[Result[Any]]:
     algorithm = algorithm_of(name, A, W0, network)
     return [
         deepca.solve(algorithm, max_iter=FIXED, certify=False),
-        deepca.solve(algorithm, max_iter=_MOST, stop=deepca.Tolerance(TOL)),
+        deepca.solve(algorithm, max_iter=_MAX_ITER, stop=deepca.Tolerance(TOL)),
     ]

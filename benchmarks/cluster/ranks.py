@@ -1,4 +1,4 @@
-"""Measure parts on the ranks of one job; rank 0 prints one line of JSON per result.
+"""Measure the given parts on the ranks of one job; rank 0 prints one line of JSON per result.
 
 mpiexec -n 4 python -m benchmarks.cluster.ranks [--quick] parity rounds check
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cluster import check, costs, parity, rounds
-from benchmarks.cluster.sharing import asleep, on_own_core
+from benchmarks.cluster.sharing import pin_to_own_core, sleeping_barrier
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,7 +23,7 @@ PARTS: dict[str, ModuleType] = {"parity": parity, "rounds": rounds, "costs": cos
 
 
 def lines(parts: list[str], ranks: int, quick: bool) -> Iterator[tuple[str, Any]]:
-    """Return the parts and cases of a job, given its number of ranks; each prints one line."""
+    """Yield the parts and cases of a job with a number of ranks, one for each line that rank 0 prints."""
     for part in parts:
         for case in PARTS[part].cases(ranks, quick):
             yield part, case
@@ -36,21 +36,21 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=sorted(PARTS))
     options = parser.parse_args()
 
-    # importing MPI starts it, and its waiting occupies a core, so import everything else first
+    # importing MPI initialises it, and a rank that waits occupies its core, so everything else is imported first
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    on_own_core(comm)
-    asleep(comm)
+    pin_to_own_core(comm)
+    sleeping_barrier(comm)
     if comm.rank == 0:
-        _tell({"part": "started", "found": {"library": MPI.Get_library_version().split(",")[0]}})
+        _print({"part": "started", "found": {"library": MPI.Get_library_version().split(",")[0]}})
     for part, case in lines(options.parts, comm.size, options.quick):
         found = PARTS[part].measure(case, comm)
         if found is not None:
-            _tell({"part": part, "found": asdict(found)})
+            _print({"part": part, "found": asdict(found)})
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _print(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Compare a round of gossip with the bare exchange, ``Neighbor_allgather`` on the same graph and sizes."""
+"""Compare a round of gossip with the bare exchange: ``Neighbor_allgather`` on the same graph with the same sizes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "GOAL", "SIZES", "Case", "Timing", "cases", "in_turns", "measure"]
 
 GOAL = 1.3
+"""Largest allowed ratio of a round of gossip to the bare exchange."""
 SIZES = {"12 KB": 300, "1 MB": 25_000, "8 MB": 200_000}
-"""Messages by name, and how many rows of five float64 each has."""
+"""Number of rows of five float64 in a message, by the size shown on the page."""
 COLUMNS = 5
 _BLOCK = 0.06  # target duration of a timed block, in seconds
-_LEAST = 3  # rounds per block
+_LEAST = 3  # smallest number of rounds per block
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per round by repetition; entries with the same index were measured one after the other.
+    """Seconds per round by repetition; entries with the same index were measured directly after each other.
 
     Parameters
     ----------
     ours
         ``MpiNetwork.gossip``.
     apart
-        The same as if every rank were on its own machine, without shared memory.
+        The same without shared memory, as if every rank were on its own machine.
     bare
-        The exchange alone, of the same numbers each time.
+        The bare exchange, of the same numbers every time.
     fresh
-        The exchange after every rank has written new numbers, which are not in the caches of others.
+        The bare exchange of new numbers, which are not in the caches of other ranks.
     """
 
     ranks: int
@@ -72,7 +73,7 @@ class Timing:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Return graphs and sizes for a number of ranks."""
+    """Yield the cases for a number of ranks."""
     graphs = ("ring",) if ranks == 2 else ("ring", "torus", "erdos-renyi") if ranks <= 8 else ("ring", "torus")
     sizes = tuple(SIZES) if ranks <= 8 and not quick else tuple(SIZES)[:2]
     for graph in graphs[:1] if quick else graphs:
@@ -81,7 +82,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Timing | None:
-    """Measure all in turn; each round sends what the previous one returned, as in a run."""
+    """Measure the four exchanges in turn; each round of gossip sends what the previous one returned, as in a run."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork
@@ -124,10 +125,10 @@ def in_turns(
     block: float,
     clock: Clock = WALL,
 ) -> list[tuple[float, ...]]:
-    """Return seconds per unit of each function by repetition, measured in turn between barriers.
+    """Return the seconds per unit of work of each function, by repetition, measured in turn between barriers.
 
     Every second repetition reverses the order, so that no function always follows the same one. ``clock`` is WALL for
-    joint work of the ranks, and CPU for local work, which excludes waiting at the second barrier.
+    joint work of the ranks, and CPU for local work, for which the wait at the second barrier is excluded.
     """
 
     def timed(call: Callable[[int], None], count: int) -> float:
@@ -139,7 +140,7 @@ def in_turns(
         return ((clock() if clock is WALL else alone) - start) / count
 
     for call in calls:
-        call(_LEAST)  # warm up: allocates buffers and their pages
+        call(_LEAST)  # allocates buffers and their pages
     first = [timed(call, _LEAST) for call in calls]
     counts: list[int] = comm.bcast([max(_LEAST, math.ceil(block / max(seconds, 1e-9))) for seconds in first])
     taken: list[list[float]] = [[] for _ in calls]

@@ -1,4 +1,4 @@
-"""Compare one core with two, asking several engines in turn."""
+"""Compare times on one core and on two, asking several engines in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster.data import is_there, rows_of
+from benchmarks.cluster.data import is_available, rows_of
 from benchmarks.cluster.engines import SOLVERS
 from benchmarks.cluster.jobs import Job
 
@@ -20,11 +20,11 @@ CORES = (1, 2)
 DATA = ("dense", "w8a")
 _ENGINES = ("mpi", "simulator", "scikit-learn")
 _ITERATIONS = {("dense", "rows"): 8, ("dense", "covariance"): 200, ("w8a", "rows"): 100, ("w8a", "covariance"): 1_000}
-_AGREE = 1e-6  # allowed relative difference of variances
+_AGREE = 1e-6  # largest relative difference of variances between engines
 
 
 class EnginesDisagree(RuntimeError):
-    """Engines found different variances for the same data, so their times are not comparable."""
+    """Engines computed different variances for the same data, so their times cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class Scaling:
     iterations: int
 
     def ratio(self, above: Question, below: Question) -> Any:
-        """Return the ratio of two questions in every repetition."""
+        """Return the ratio of the times of two questions, by repetition."""
         return np.array(self.times[above]) / np.array(self.times[below])
 
     def best(self, cores: int, *, whole: bool = True) -> Question:
-        """Return the faster solver of scikit-learn."""
+        """Return the question about the faster of scikit-learn's solvers."""
         solvers = [Question("scikit-learn", cores, solver, whole) for solver in SOLVERS]
         return min(solvers, key=lambda question: float(np.median(self.times[question])))
 
 
 def asked() -> Iterator[Question]:
-    """Return all questions, with compared ones close together."""
+    """Yield all questions; those to be compared follow each other closely."""
     for what in ("fit", "rows", "covariance"):
         for engine in ("mpi", "simulator"):
             for cores in CORES:
@@ -78,7 +78,7 @@ def asked() -> Iterator[Question]:
 
 def present(folder: Path | None) -> list[str]:
     """Return the data sets that are available."""
-    return [data for data in DATA if is_there(data, folder)]
+    return [data for data in DATA if is_available(data, folder)]
 
 
 def measure(
@@ -107,7 +107,7 @@ def measure_one(
         questions = list(asked())
         for question in questions if repetition % 2 == 0 else reversed(questions):
             answer = jobs[question.engine, question.cores].ask(_line(question, data, rows, quick))
-            if repetition:  # warm up: allocates memory and builds matrices
+            if repetition:  # the first one allocates memory and builds matrices
                 taken[question].append(float(answer["seconds"]))
             elif "variances" in answer:
                 variances[question.whole].append(answer["variances"])
@@ -129,10 +129,12 @@ def _line(question: Question, data: str, rows: int, quick: bool) -> dict[str, An
 
 
 def _check_alike(variances: Any, data: str) -> None:
-    """Check that all engines find the same variances, or their times are not comparable."""
+    """Raise EnginesDisagree unless all engines found the same variances."""
     apart = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
     if not apart <= _AGREE:
-        raise EnginesDisagree(f"{data}: the engines find variances that differ by {apart:.1e}; the benchmark is wrong")
+        raise EnginesDisagree(
+            f"{data}: variances of the engines differ by {apart:.1e}, so their times cannot be compared"
+        )
 
 
 def _job(engine: str, cores: int, folder: Path | None) -> Job:

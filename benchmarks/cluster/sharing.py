@@ -1,6 +1,6 @@
-"""Share the cores of a machine among ranks: one each if there are enough, and waiting without using a core.
+"""Share the cores of a machine among ranks: pin each to its own core, and wait without occupying a core.
 
-MPI waits without sleeping, so two ranks on the same core block each other for milliseconds at a time.
+A rank that waits in an MPI call keeps its core busy, so two ranks on the same core block each other for milliseconds.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["asleep", "first_alone", "on_own_core"]
+__all__ = ["pin_to_own_core", "run_on_rank_0", "sleeping_barrier"]
 
 
-def on_own_core(comm: MPI.Intracomm) -> None:
-    """Pin every rank to its own core if there are enough, unless the launcher has done so."""
+def pin_to_own_core(comm: MPI.Intracomm) -> None:
+    """Pin every rank to its own core, if there are enough cores and the launcher has not done so."""
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
         os.sched_setaffinity(0, {cores[comm.rank]})
 
 
-def asleep(comm: MPI.Intracomm, seconds: float = 0.005) -> None:
-    """Wait at a barrier, sleeping between checks."""
+def sleeping_barrier(comm: MPI.Intracomm, seconds: float = 0.005) -> None:
+    """Wait for all ranks, sleeping ``seconds`` between checks."""
     under_way = comm.Ibarrier()
     while not under_way.Test():
         time.sleep(seconds)
 
 
-def first_alone(comm: MPI.Intracomm, work: Callable[[], None]) -> None:
-    """Let rank 0 work while the others sleep."""
+def run_on_rank_0(comm: MPI.Intracomm, work: Callable[[], None]) -> None:
+    """Call ``work`` on rank 0 while the other ranks sleep."""
     if comm.rank == 0:
         work()
-    asleep(comm)
+    sleeping_barrier(comm)

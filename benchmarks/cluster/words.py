@@ -1,4 +1,4 @@
-"""Format numbers consistently for all sections of the page."""
+"""Format numbers and names in the same way in all sections of the page."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ _UNDERFLOW = 1e-290  # products involving eigenvalues below this lose digits
 _FLOOR_TOLERANCE = 1e-6  # largest angle that a status may call usable at the rounding floor
 
 
-def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float, *, loses: bool = False) -> None:
-    """Check every claim of a :class:`deepca.Result`; ``loses`` tells whether messages were lost during the run."""
+def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float, *, lossy: bool = False) -> None:
+    """Check every claim of a :class:`deepca.Result`; ``lossy`` tells whether messages were lost during the run."""
     X = np.asarray(result.components).reshape(-1, *result.components.shape[-2:])[0]
     k, status, certificate = X.shape[1], result.status, result.certificate
     trial.status = status.code
     if certificate is not None:
         check_certificate(trial, certificate, X, truth, W=result.W)
     trial.proven = status.ok and certificate is not None and math.isfinite(certificate.angle)
-    check_status(trial, status, truth, k, tol, X, rank=result.rank, W=result.W, loses=loses)
+    check_status(trial, status, truth, k, tol, X, rank=result.rank, W=result.W, lossy=lossy)
 
 
 def check_certificate(
@@ -71,7 +71,7 @@ def check_status(
     *,
     rank: int | None = None,
     W: Array | None = None,
-    loses: bool = False,
+    lossy: bool = False,
 ) -> None:
     """Check the guarantee that a status gives, or the cause that it names."""
     code, doubt = status.code, truth.angle_doubt(k)
@@ -96,7 +96,7 @@ def check_status(
     if code == "indefinite_mean":
         trial.fact("wrong cause: indefinite, but the mean matrix is not", float(truth.values[-1]) < 0.0)
     if code in ("tracking_lost", "averaging_failed"):
-        trial.fact(f"wrong cause: {code}, but no message was lost", loses)
+        trial.fact(f"wrong cause: {code}, but no message was lost", lossy)
 
 
 def _check_rank(trial: Trial, truth: Spectrum, rank: int, tol: float, X: Array) -> None:

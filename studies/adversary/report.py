@@ -1,4 +1,4 @@
-"""Write the page that reports the counts."""
+"""Write the page that reports the counts of claims and violations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ raised, and only where they are justified; there must be no warnings and no hang
 
 @dataclass(frozen=True)
 class Run:
-    """How the cases were run, for the head of the page."""
+    """How the cases were run, as stated at the head of the page."""
 
     command: str
     seed: int

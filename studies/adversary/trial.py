@@ -1,4 +1,4 @@
-"""One case: its claims, the truth, and the outcome."""
+"""Run one case and count the claims of the library that are checked in it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass
 class Trial:
-    """A running case: the permitted errors, then the claims checked so far."""
+    """A running case: its random generator, its description, the permitted errors, and the claims checked so far."""
 
     family: str
     seed: int
@@ -115,7 +115,7 @@ class Trial:
             self.violations.append(f"{what}: {true:.2e}, stated bound {bound:.2e}")
 
     def fact(self, what: str, holds: bool) -> None:
-        """Record a violation unless ``holds``."""
+        """Count a claim, and record the violation ``what`` unless ``holds``."""
         self.claims += 1
         if not holds:
             self.violations.append(what)

@@ -41,7 +41,7 @@ Method = Literal[
 ]
 AGENTS = 50
 COMPONENTS = (1, 3, 5, 10, 20)
-LIMITS = (1e-6, 1e-10)  # on the mean tan θ
+LIMITS = (1e-6, 1e-10)  # of the mean tan θ
 LADDER = (1, 3, 5, 10, 20, 40)  # values of K tried for the paper's method
 SENDING: tuple[Method, ...] = (
     "accelerated",
@@ -57,7 +57,7 @@ _DRAWS: Mapping[Graph, int] = {"paper": 20, "ring": 5, "torus": 5, "random-regul
 
 
 class PooledRunError(ValueError):
-    """The case of a run on the pooled matrix was requested."""
+    """A run on the pooled matrix was asked for its case, but it belongs to none."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.units import size
 from studies.communication.cells import LIMITS, SENDING, Case, Method, Outcome
 from studies.communication.report import DATA, GRAPHS, METHODS
@@ -31,8 +31,8 @@ _STYLES: Mapping[Method, dict[str, Any]] = {
     "covariance averaging": {"color": "#D55E00", "linestyle": "-.", "linewidth": 1.8},
     "block Krylov": {"color": "#009E73", "linestyle": (0, (5, 1, 1, 1)), "linewidth": 1.8},
 }
-_CEILING = 30.0  # larger tangents all mean nearly a right angle
-_FLOOR = 1e-11
+_CEILING = 30.0  # larger tangents all belong to nearly right angles
+_FLOOR = 1e-11  # smallest tangent shown
 
 
 def shown(results: Results) -> Case | None:
@@ -76,7 +76,7 @@ def draw(results: Results, case: Case, path: Path) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=150, format="png", metadata={"Software": None})
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
 
 
 def _curves(results: Results, case: Case) -> dict[Method, Outcome]:

@@ -21,7 +21,7 @@ from studies.communication.cells import (
 )
 from studies.communication.results import Results
 from studies.communication.work import problem_of, work
-from studies.shared.problems import edition_of, is_available
+from studies.shared.problems import checksum_of, is_available
 from studies.shared.report import Setting
 from studies.shared.store import run
 
@@ -94,13 +94,13 @@ def _run_tasks(results: Results, tasks: Sequence[Run], setting: Setting, later: 
     """
     before = sum(task.cost for task in results.outcomes)
     short = sum(task.cost for task in tasks) < _PARALLEL_COST
-    tell = setting.progress or (lambda _done, _total: None)
+    report_progress = setting.progress or (lambda _done, _total: None)
     records = run(
         tasks,
         partial(work, setting.source),
         setting.store,
         1 if short else setting.jobs,
-        lambda done, total: tell(before + done, before + total + later),
-        lambda task: edition_of(problem_of(task.data, task.k, task.draw), setting.source),
+        lambda done, total: report_progress(before + done, before + total + later),
+        lambda task: checksum_of(problem_of(task.data, task.k, task.draw), setting.source),
     )
     return results.joined({task: Outcome.from_record(record) for task, record in records.items()})

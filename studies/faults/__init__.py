@@ -1,1 +1,1 @@
-"""Fault injection: random schedules of faults on simulated agents, and faults and attacks on real processes."""
+"""Fault injection: random faults on simulated agents, and faults and attacks on agents in real processes."""

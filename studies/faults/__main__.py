@@ -25,8 +25,10 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Run fewer and shorter cases, with the same assertions.")
     ] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Name of a case to run; may be repeated.")] = None,
-    simulated: Annotated[int, typer.Option(help="Number of random schedules to simulate under a virtual clock.")] = 200,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a case to run; may be given several times.")] = None,
+    simulated: Annotated[
+        int, typer.Option(help="Number of random fault schedules to simulate under a virtual clock.")
+    ] = 200,
 ) -> None:
     """Inject faults into real agents and write the report; exit with code 1 if any case fails."""
     began = time.perf_counter()
@@ -35,33 +37,33 @@ def main(
         require("grpc", "cryptography", extra="agent")
         require("sklearn", extra="experiments")
         from studies.faults.cases import CASES
-        from studies.faults.playing import Scale
+        from studies.faults.harness import Scale
         from studies.faults.report import section
 
         names = [case.name for case in CASES]
         if unknown := [name for name in only or () if name not in names]:
             raise InvalidInput(f"--only {unknown[0]}: unknown case; choose from {', '.join(names)}")
-        found = []
+        results = []
         with tempfile.TemporaryDirectory() as folder:
             for case in CASES:
                 if only and case.name not in only:
                     continue
                 start = time.perf_counter()
                 one = case.run(Scale(Path(folder), not quick))
-                found.append(one)
+                results.append(one)
                 mark = "[green]✔[/]" if one.holds else "[red]✘[/]"
                 seconds = time.perf_counter() - start
-                line = f"{mark} {escape(one.case)}: {one.success} of {one.runs}"
+                line = f"{mark} {escape(one.case)}: {one.passed} of {one.runs}"
                 console.print(f"{line} [dim]{escape(one.figures)}, {seconds:.0f} s[/]", highlight=False)
                 for problem in one.problems:
                     console.print(f"  {escape(problem)}", highlight=False)
-        played = None
+        schedules = None
         if simulated:
             with ProcessPoolExecutor() as pool:
-                right = sum(pool.map(_play, range(simulated)))
-            played = (simulated, right)
-            console.print(f"{right} of {simulated} simulated schedules passed", highlight=False)
-        made = section(found, played)
+                passed = sum(pool.map(_passes, range(simulated)))
+            schedules = (simulated, passed)
+            console.print(f"{passed} of {simulated} simulated schedules passed", highlight=False)
+        made = section(results, schedules)
         again = "make faults-quick" if quick else "make faults"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page("Faults and attacks", [replace(made, title="Cases")], again), encoding="utf-8")
@@ -70,12 +72,12 @@ def main(
         raise typer.Exit(1)
 
 
-def _play(seed: int) -> bool:
+def _passes(seed: int) -> bool:
     from deepca._util.machine import one_blas_thread
-    from studies.faults.schedules import draw, play
+    from studies.faults.schedules import draw_schedule, simulate
 
     with one_blas_thread():
-        return play(draw(seed)).correct
+        return simulate(draw_schedule(seed)).correct
 
 
 if __name__ == "__main__":

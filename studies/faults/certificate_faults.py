@@ -1,4 +1,4 @@
-"""Connect to agents, or accept their connections, with every kind of certificate fault."""
+"""Connect to agents, or accept their connections, with certificates that have one fault each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.keys import new_key, write_key
-from studies.faults.processes import Fleet
+from studies.faults.fleet import Fleet
 
 __all__ = ["CALLERS", "LISTENERS", "NO_FAULT", "Attempt", "call_with", "listen_with"]
 
@@ -32,11 +32,11 @@ CALLERS = (
     "TLS 1.2",
     "plaintext",
 )
-"""Faults of a client."""
+"""Faults of a client's certificate or connection."""
 NO_FAULT = "no fault"
-"""Control: a client without a fault, which must be accepted."""
+"""Name of the control attempt: a client without a fault, which must be accepted."""
 LISTENERS = ("unknown authority", "expired", "not yet valid", "wrong name", "revoked", "TLS 1.2", "plaintext")
-"""Faults of a server."""
+"""Faults of a server's certificate or connection."""
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -51,7 +51,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class _Kit:
-    """Paths of a certificate and its key."""
+    """Paths of a certificate and of its key."""
 
     certificate: Path
     key: Path
@@ -65,15 +65,15 @@ def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
     network = fleet.network.name
     genuine = Authority.load(fleet.folder / "kits" / "authority")
     now, key = datetime.now(UTC), new_key()
-    asked = request("s2" if fault == "wrong name" else site, network, key)
+    csr = request("s2" if fault == "wrong name" else site, network, key)
     if fault == "unknown authority":
-        signed = Authority.create(folder / "authority", network).sign(asked)
+        signed = Authority.create(folder / "authority", network).sign(csr)
     elif fault == "expired":
-        signed = genuine.sign(asked, 1, now=now - timedelta(days=10))
+        signed = genuine.sign(csr, 1, now=now - timedelta(days=10))
     elif fault == "not yet valid":
-        signed = genuine.sign(asked, 1, now=now + timedelta(days=10))
+        signed = genuine.sign(csr, 1, now=now + timedelta(days=10))
     else:
-        signed = genuine.sign(asked)
+        signed = genuine.sign(csr)
     (folder / "site.pem").write_bytes(pem(signed))
     write_key(folder / "site.key", key)
     if fault == "revoked":
@@ -82,7 +82,7 @@ def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
 
 
 def _wait_for_refusal(fleet: Fleet, site: int, since: float, seconds: float) -> str:
-    """Wait for the next refusal that an agent logs, and return its text; empty after ``seconds``."""
+    """Return the text of the next refusal that an agent logs, or an empty string after ``seconds``."""
     end = time.monotonic() + seconds
     while True:
         for one in fleet.events(site, "refused"):
@@ -97,10 +97,10 @@ def _wait_for_refusal(fleet: Fleet, site: int, since: float, seconds: float) -> 
 
 
 def call_with(fleet: Fleet, fault: str) -> Attempt:
-    """Connect to the running agent of ``s1`` as ``s0``, with this fault."""
+    """Connect as ``s0`` to the running agent of ``s1``, with the given fault."""
     kit = _kit(fleet, fault, "s0")
     if fault == "revoked":
-        shutil.copy(fleet.folder / "kits" / "authority" / "revoked.pem", fleet.site(1) / "revoked.pem")
+        shutil.copy(fleet.folder / "kits" / "authority" / "revoked.pem", fleet.kit(1) / "revoked.pem")
         time.sleep(1.5)  # agents reread their files once a second
     since = time.monotonic()
     if fault == NO_FAULT:
@@ -114,7 +114,7 @@ def call_with(fleet: Fleet, fault: str) -> Attempt:
 
 
 def _try_tls(port: int, fault: str, kit: _Kit) -> bool:
-    """Return whether a TLS handshake succeeds and is followed by HTTP/2."""
+    """Return whether the agent accepts a TLS connection and answers in HTTP/2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -123,24 +123,24 @@ def _try_tls(port: int, fault: str, kit: _Kit) -> bool:
     if fault == "TLS 1.2":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as plain:
-        plug = plain if fault == "plaintext" else context.wrap_socket(plain, server_hostname="s1")
-        with plug:
-            plug.sendall(_HTTP2_PREFACE)
-            answer = plug.recv(64)
-            # plaintext may be answered with a TLS alert; HTTP/2 would begin with a SETTINGS frame
+        stream = plain if fault == "plaintext" else context.wrap_socket(plain, server_hostname="s1")
+        with stream:
+            stream.sendall(_HTTP2_PREFACE)
+            answer = stream.recv(64)
+            # a TLS alert in answer to plaintext is a refusal; an HTTP/2 server would begin with a SETTINGS frame
             return bool(answer) and not (fault == "plaintext" and answer[:1] == b"\x15")
     return False
 
 
 async def _try_handshake(fleet: Fleet, kit: _Kit) -> bool:
-    """Return whether the agent accepts the Proof of a client whose certificate TLS accepts."""
+    """Return whether the agent completes its own handshake with a client whose certificate TLS accepts."""
     from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
 
-    credentials: Any = _UncheckedCredentials(fleet.site(0) / "authority.pem", kit)
+    credentials: Any = _UncheckedCredentials(fleet.kit(0) / "authority.pem", kit)
     options = [("grpc.ssl_target_name_override", "s1"), ("grpc.use_local_subchannel_pool", 1)]
     channel = grpc.aio.secure_channel(
         f"127.0.0.1:{fleet.listening[1]}",
@@ -190,11 +190,11 @@ class _UncheckedCredentials:
 
 
 def listen_with(fleet: Fleet, fault: str) -> Attempt:
-    """Listen in place of ``s1`` with this fault while the agent of ``s0`` connects."""
+    """Listen in place of ``s1``, with the given fault, while the agent of ``s0`` connects."""
     if fault == "revoked":
         authority = Authority.load(fleet.folder / "kits" / "authority")
         authority.revoke("s1")
-        shutil.copy(authority.folder / "revoked.pem", fleet.site(0) / "revoked.pem")
+        shutil.copy(authority.folder / "revoked.pem", fleet.kit(0) / "revoked.pem")
         time.sleep(1.5)
         since = time.monotonic()
         fleet.start(1)
@@ -203,7 +203,7 @@ def listen_with(fleet: Fleet, fault: str) -> Attempt:
         up = [one for one in fleet.events(0, "link_up") if one["at"] >= since]
         return Attempt(fault, not up, logged)
     since = time.monotonic()
-    with _impostor(fleet.listening[1], fault, _kit(fleet, fault, "s1"), fleet.site(0) / "authority.pem"):
+    with _impostor(fleet.listening[1], fault, _kit(fleet, fault, "s1"), fleet.kit(0) / "authority.pem"):
         logged = _wait_for_refusal(fleet, 0, since, 10.0)
     up = [one for one in fleet.events(0, "link_up") if one["at"] >= since]
     return Attempt(fault, not up, logged)
@@ -211,7 +211,7 @@ def listen_with(fleet: Fleet, fault: str) -> Attempt:
 
 @contextlib.contextmanager
 def _impostor(port: int, fault: str, kit: _Kit, authority: Path) -> Iterator[None]:
-    """Run a server with this fault that answers as gRPC begins."""
+    """Run a server with the given fault that sends the first bytes of an HTTP/2 connection, as gRPC does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(kit.certificate, kit.key)
     context.set_alpn_protocols(["h2"])
@@ -228,10 +228,10 @@ def _impostor(port: int, fault: str, kit: _Kit, authority: Path) -> Iterator[Non
             with contextlib.suppress(OSError):
                 plain, _ = server.accept()
                 plain.settimeout(3.0)
-                with plain, _wrapped(plain, None if fault == "plaintext" else context) as plug:
-                    plug.recv(1000)
-                    plug.sendall(_HTTP2_PREFACE[24:])
-                    plug.recv(1000)
+                with plain, _wrapped(plain, None if fault == "plaintext" else context) as stream:
+                    stream.recv(1000)
+                    stream.sendall(_HTTP2_PREFACE[24:])
+                    stream.recv(1000)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Measure memory of agents, in a process each, and all in one process without a network."""
+"""Measure the memory of agents: each in its own process, or all in one process without a network."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies.faults.processes import Fleet, Hung, in_process
+from studies.faults.fleet import Fleet, Hung, start_process
 
 __all__ = ["Footprint", "measure_in_one_process", "measure_separately", "resident"]
 
-_SAMPLING_INTERVAL = 0.05  # seconds
+_SAMPLING_INTERVAL = 0.05  # seconds between two readings of a process's memory
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Anonymous memory in MB: its maximum, and its value before the work began."""
+    """Anonymous memory of a process in MB: its maximum, and its value before the work began."""
 
     most: float
     before: float
 
 
 def resident(pid: int | None, name: str = "VmRSS") -> float:
-    """Return the memory of a process in MB (10⁶ bytes), from a line of ``/proc/PID/status``; 0 if it has ended."""
+    """Return a memory field of ``/proc/PID/status`` in MB (10⁶ bytes); 0 if the process has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name}:"):
@@ -35,7 +35,7 @@ def resident(pid: int | None, name: str = "VmRSS") -> float:
 
 
 def measure_separately(fleet: Fleet, limit: float) -> Footprint:
-    """Start a fleet, wait for its end, and return the footprint of its largest agent."""
+    """Run a fleet, and return the footprint of the agent that used most memory."""
     fleet.start()
     sites = range(fleet.setup.sites)
     most, before = [0.0 for _ in sites], [0.0 for _ in sites]
@@ -53,8 +53,8 @@ def measure_separately(fleet: Fleet, limit: float) -> Footprint:
 
 
 def measure_in_one_process(sites: Sequence[Path], limit: float) -> Footprint:
-    """Run all agents of a network, given by their ``site.toml``, in one process and return its footprint."""
-    process = in_process(_run_in_threads, list(sites))
+    """Run the agents of these ``site.toml`` files in the threads of one process, and return its footprint."""
+    process = start_process(_run_in_threads, list(sites))
     try:
         end = time.monotonic() + limit
         time.sleep(0.5)
@@ -83,7 +83,7 @@ def _run_in_threads(sites: Sequence[Path]) -> None:
     files = [read_site(site) for site in sites]
     network = files[0].network
     settings = network.settings
-    time.sleep(1.0)  # lets the parent measure before anything is read
+    time.sleep(1.0)  # so that the parent can measure the memory before anything is read
 
     def work(agents: AgentNetwork) -> None:
         source = open_source(str(files[agents.agent].data))

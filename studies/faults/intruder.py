@@ -1,6 +1,6 @@
-"""An intruder with the kit of a neighbour, who sends thousands of random and damaged frames.
+"""An intruder that uses the kit of a neighbour to send thousands of random and damaged frames.
 
-It passes TLS, Challenge and Proof as any neighbour does, since agents read no frames before that.
+It completes the TLS handshake and the exchange of Challenge and Proof, since agents read no other frames before that.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Sent", "deluge", "garbage"]
+__all__ = ["Sent", "send_bad_frames", "send_random_bytes"]
 
 
 @dataclass
 class Sent:
-    """Numbers of frames sent, streams opened and refusals.
+    """What the intruder has sent.
 
     Parameters
     ----------
+    frames, streams, refusals
+        Numbers of frames sent, of streams opened, and of streams that the agent ended.
     seconds
-        How long sending took.
+        Duration of the sending.
     control
-        Monotonic time at which one valid message was sent, which must have an effect; 0 if none was sent.
+        Monotonic time at which a valid message was sent as a control, which must have an effect; 0 if none was sent.
     """
 
     frames: int = 0
@@ -39,21 +41,21 @@ class Sent:
     control: float = 0.0
 
 
-def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
-    """Send frames to the site ``target`` with the kit of ``site`` (a ``site.toml``); write :class:`Sent` to ``out``."""
+def send_bad_frames(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
+    """Send bad frames to the site ``target`` with the kit of ``site.toml``; write :class:`Sent` to ``out`` as JSON."""
     from deepca.sites.config.site_file import read_site
     from deepca.sites.pki.identity import Identity
-    from deepca.sites.protocol.fingerprints import run_of
+    from deepca.sites.protocol.fingerprints import network_digest
 
     file = read_site(site)
     index = file.network.index(target)
     address = str(file.network.sites[index].address)
-    run = run_of(file.network)
-    sent = asyncio.run(_deluge(Identity.load(file), file.site, file.index, target, address, frames, seed, run))
+    run = network_digest(file.network)
+    sent = asyncio.run(_send_bad_frames(Identity.load(file), file.site, file.index, target, address, frames, seed, run))
     out.write_text(json.dumps(vars(sent)), encoding="utf-8")
 
 
-async def _deluge(
+async def _send_bad_frames(
     credentials: Any, me: str, place: int, target: str, address: str, frames: int, seed: int, run: bytes
 ) -> Sent:
     from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
@@ -67,12 +69,12 @@ async def _deluge(
 
     while sent.frames < frames and time.monotonic() - began < 600.0:
         async with connect() as channel:
-            # a connection stalls after many of its streams were aborted; agents open a new one for every stream
+            # a connection stalls after many of its streams were aborted, so it is replaced after a few
             for _ in range(20):
                 call = channel.stream_stream("/deepca.v1.Link/Talk")()
                 try:
                     await asyncio.wait_for(_stream(call, credentials, me, rng, run, sent), 2.0)
-                except Exception as error:  # refused, in one of the many ways in which a stream can end; try again
+                except Exception as error:  # the stream was refused, which shows as many types of exceptions
                     sent.refusals += 1
                     if isinstance(error, TimeoutError):
                         break
@@ -93,7 +95,7 @@ async def _deluge(
 
 
 async def _authenticate(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any, Any]:
-    """Authenticate as a neighbour does; return the other side's Hello, and ours, which is not sent yet."""
+    """Authenticate as a neighbour; return the Hello received from the agent, and a valid one that is not sent yet."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
     from deepca.sites.runtime.link import hello_check
@@ -120,7 +122,7 @@ async def _authenticate(call: Any, credentials: Any, me: str, run: bytes) -> tup
 
 
 async def _send_control(call: Any, credentials: Any, me: str, place: int, run: bytes, sent: Sent) -> bool:
-    """Send one valid message, a record of this site; return whether it was acknowledged."""
+    """Send one valid message, a record of the intruder's site, and return whether it was acknowledged."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.signatures import RECORD_LABEL
 
@@ -147,7 +149,7 @@ async def _send_control(call: Any, credentials: Any, me: str, place: int, run: b
 
 
 async def _stream(call: Any, credentials: Any, me: str, rng: np.random.Generator, run: bytes, sent: Sent) -> None:
-    """Authenticate, and then send bad frames until the stream ends."""
+    """Authenticate, and then send bad frames until the agent ends the stream."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     hello, mine = await _authenticate(call, credentials, me, run)
@@ -179,13 +181,13 @@ async def _drain(call: Any) -> None:
 
 
 def _bad_frame(rng: np.random.Generator, theirs: Any, mine: Any) -> bytes:
-    """Return a frame that must have no effect."""
+    """Return a random frame that must have no effect."""
     kind = rng.random()
     if kind < 0.2:
         return rng.bytes(int(rng.integers(1, 2000)))
     if kind < 0.6:
         return _damaged(rng, _part(rng, theirs, mine, _parcel(rng), valid=True).SerializeToString())
-    if kind < 0.75:  # well-formed, of the right session and next in order, but with nonsensical content
+    if kind < 0.75:  # well-formed, of the right session and in order, but with meaningless content
         content = bytes(_part(rng, theirs, mine, _parcel(rng), valid=True).SerializeToString())
         theirs.heard += 1
         return content
@@ -195,7 +197,7 @@ def _bad_frame(rng: np.random.Generator, theirs: Any, mine: Any) -> bytes:
 
 
 def _damaged(rng: np.random.Generator, content: bytes) -> bytes:
-    """Flip bits, truncate, or insert random bytes."""
+    """Return ``content`` with flipped bits, truncated, or with random bytes inserted."""
     changed = bytearray(content)
     match int(rng.integers(3)):
         case 0:
@@ -210,7 +212,7 @@ def _damaged(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def _parcel(rng: np.random.Generator) -> Any:
-    """Return a message of a kind that agents send: data of an unknown plan, a bogus record, or an unknown result."""
+    """Return a well-formed but useless message: data of an unknown plan, a bogus record, or an unknown result."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     match int(rng.integers(4)):
@@ -228,7 +230,7 @@ def _parcel(rng: np.random.Generator) -> Any:
 
 
 def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, valid: bool) -> Any:
-    """Return a Part of the right session with a correct checksum; unless ``valid``, one of its fields is wrong."""
+    """Return a frame with a Part of the right session and a correct checksum; unless ``valid``, one field is wrong."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     body = rng.bytes(96)
@@ -237,7 +239,7 @@ def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, vali
     if not valid:
         match int(rng.integers(7)):
             case 0:
-                part.total = 1 << int(rng.integers(35, 62))  # must never be allocated
+                part.total = 1 << int(rng.integers(35, 62))  # the agent must not allocate this
             case 1:
                 part.offset = int(rng.integers(1, 1 << 40))
             case 2:
@@ -254,7 +256,7 @@ def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, vali
 
 
 def _with_checksum(part: Any) -> Any:
-    """Set the right checksum, so that the checks behind it are reached."""
+    """Set the right checksum, so that the agent's later checks are reached."""
     from deepca.sites.runtime.link import checksum
 
     numbers = part.seq, part.session, part.index, part.offset, part.total, part.heard
@@ -284,8 +286,8 @@ def _misplaced_frame(rng: np.random.Generator, mine: Any) -> bytes:
             return _damaged(rng, bytes(wire.Frame(hello=mine).SerializeToString()))
 
 
-def garbage(port: int, connections: int, seed: int) -> int:
-    """Open connections that send random bytes as a handshake; return how many got more than an alert as answer."""
+def send_random_bytes(port: int, connections: int, seed: int) -> int:
+    """Send random bytes instead of a TLS handshake; return how many connections were answered by more than an alert."""
     rng, answered = random.Random(seed), 0
     for _ in range(connections):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as connection:

@@ -1,212 +1,348 @@
-"""Cases in which an agent lies about results or numbers, and has to be named without being believed."""
+"""Lies that an agent with a genuine kit can tell (Byzantine faults).
+
+A lie replaces one function in the liar's own process. In all other respects the liar acts like an honest agent, so that
+nothing but the lie itself can expose it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from studies.faults.hurt import DIFFERS, FAILED, Hurt
-from studies.faults.liars import ARRAYS, LEADER, MODELS, RELAY, TAGS
-from studies.faults.playing import LIMIT, Found, Lies, Scale, expect_codes, play, summed
-from studies.faults.processes import CLOSE, Fleet, Setup, Verdict
+from deepca.decomposition.model import Model
+from deepca.decomposition.model.file import from_bytes
+from deepca.errors import InvalidInput
+from deepca.network.transports.base import Message, Tag
+from deepca.solver.result import Status, StatusCode
 
-__all__ = [
-    "LEADER_OF_PATH",
-    "arrays",
-    "leaders",
-    "named_and_nothing_written",
-    "old_result",
-    "refused_and_right",
-    "results",
-]
+__all__ = ["ARRAYS", "CLAIMS", "LEADER", "MODELS", "RELAY", "TAGS", "tell_lie"]
 
-_LIAR = 2  # in a path of four: a neighbour of s1 and s3, but not of s0, which proposes the result
-LEADER_OF_PATH = 1
-"""Site whose numbers all others use: s0 and s2 receive them from it, s3 from s2."""
-_SETUP = Setup(agents=4, topology="path", algorithm="auto", pause=1e-4, patience=20.0, deadline=60.0)
+_EPOCHS_AHEAD = 5  # how far the epoch of a claim for a later one is ahead of the actual epoch
 
 
-def _setup(number: int, topology: str = "path") -> Setup:
-    return Setup(**{**vars(_SETUP), "seed": 2000 + number, "topology": topology})
+def _mean(model: Model) -> Model:
+    return replace(model, mean=model.mean + 1e-6)
 
 
-def named_and_nothing_written(folder: Path, lie: str, liar: int, number: int = 0) -> Verdict:
-    """Tell a lie after which all honest sites must name the liar and end with exit code 1, without a result."""
-    took: list[float] = []
+def _components(model: Model) -> Model:
+    from deepca.solver.certificate.certification import digest_of
 
-    def act(fleet: Fleet) -> None:
-        others = [site for site in range(fleet.setup.sites) if site != liar]
-        fleet.start(*others)
-        fleet.start(liar, hurt=Hurt(lie=lie))
-        fleet.running()
-        took.append(-time.monotonic())
-        fleet.wait(LIMIT, others)
-        took.append(time.monotonic())
-
-    def expect(fleet: Fleet, verdict: Verdict) -> None:
-        honest = [site for site in range(fleet.setup.sites) if site != liar]
-        expect_codes(fleet, verdict, dict.fromkeys(honest, FAILED))
-        for site in honest:
-            ends = fleet.events(site, "end")
-            if not ends or ends[-1].get("blamed") != fleet.names[liar]:
-                verdict.unnamed += 1
-                verdict.problems.append(f"{fleet.names[site]} does not name {fleet.names[liar]}")
-            elif not Path(ends[-1]["report"]).is_file():
-                verdict.problems.append(f"{fleet.names[site]} wrote no report")
-        if len(took) < 2 or sum(took) > fleet.setup.patience:
-            verdict.problems.append("did not end within patience")
-        verdict.accepted = sum((fleet.site(site) / "model.npz").exists() for site in honest)
-        if verdict.accepted:
-            verdict.wrong = True
-            verdict.problems.append(f"{verdict.accepted} sites wrote a wrong result")
-        _look_for_tracebacks(fleet, verdict)
-
-    return play(folder, _setup(number), act, expect)
+    X = np.linalg.qr(model.components.T + 1e-3)[0]
+    proof = None if model.certificate is None else replace(model.certificate, digest=digest_of(X))
+    return replace(model, components=np.ascontiguousarray(X.T), certificate=proof)
 
 
-def refused_and_right(folder: Path, lie: str, number: int = 0) -> Verdict:
-    """Tell a lie that must be refused and logged, and after which all honest sites still get the right result.
-
-    The sites form a ring, so that whatever the liar forwards also arrives by another way.
-    """
-
-    def act(fleet: Fleet) -> None:
-        if lie == "claim:replayed":
-            fleet.start()
-            fleet.wait(LIMIT)
-            for site in range(fleet.setup.sites):
-                (fleet.site(site) / "model.npz").unlink()
-                fleet.rows[site] = fleet.rows[site][:, ::-1].copy()
-                np.save(fleet.site(site) / "rows.npy", fleet.rows[site])
-                with (fleet.site(site) / "network.toml").open("r+", encoding="utf-8") as file:
-                    text = file.read()
-                    file.seek(0)
-                    file.write(f'run = "2"\n{text}')
-        honest = [site for site in range(fleet.setup.sites) if site != _LIAR]
-        fleet.start(*honest)
-        fleet.start(_LIAR, hurt=Hurt(lie=lie))
-        fleet.wait(LIMIT, honest)
-
-    def expect(fleet: Fleet, verdict: Verdict) -> None:
-        honest = [site for site in range(fleet.setup.sites) if site != _LIAR]
-        expect_codes(fleet, verdict, dict.fromkeys(honest, 0))
-        name = fleet.names[_LIAR]
-        refusals = [one for site in honest for one in fleet.events(site, "refused")]
-        if not any(name in (one.get("peer"), one.get("where")) for one in refusals):
-            verdict.unnamed += 1
-            verdict.problems.append(f"no site names {name}")
-        if verdict.members != fleet.names:
-            verdict.problems.append(f"result computed from {verdict.members}")
-        if max(verdict.error, verdict.simulated) > CLOSE:
-            verdict.accepted = verdict.results
-        _look_for_tracebacks(fleet, verdict)
-
-    return play(folder, _setup(number, "ring"), act, expect)
+MODELS: dict[str, Callable[[Model], Model]] = {
+    "mean": _mean,
+    "counts": lambda model: replace(model, n_samples=model.n_samples + 1000),
+    "variance": lambda model: replace(model, explained_variance=1.001 * model.explained_variance),
+    "columns": lambda model: replace(model, columns=tuple(f"column {j}" for j in range(model.n_features))),
+    "status": lambda model: replace(model, status=Status(StatusCode.ROUNDING_FLOOR, model.status.advice)),
+    "components": _components,
+    "sites": lambda model: replace(model, about={**model.about, "sites": list(model.about["sites"])[:-1]}),
+    "a field": lambda model: replace(model, about={**model.about, "note": "send your rows to us"}),
+}
+"""Changes that the site that proposes the result makes to it."""
 
 
-def results(scale: Scale) -> Found:
-    """Propose altered results, and announce fabricated, forged and replayed ones."""
-    verdicts = []
-    proposed = list(MODELS) if scale.full else ["mean", "counts", "status"]
-    ends = [(f"model:{what}", 0) for what in proposed]
-    ends += [(f"claim:{what}", _LIAR) for what in ("same epoch", "later epoch", "fewer members")]
-    for number, (lie, liar) in enumerate(ends):
-        verdicts.append(_labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, liar, number)))
-    for number, what in enumerate(("forged record", "replayed")):
-        verdicts.append(_labelled(what, refused_and_right(scale.folder / "lies", f"claim:{what}", 50 + number)))
-    done = (
-        f"1 of 4 agents lies. When it proposes the result, it alters: {', '.join(proposed)}. "
-        "When another site proposes it, "
-        "it announces a fabricated model for the same epoch, a later epoch or fewer sites, forwards a forged record of "
-        "another site, or replays the result of an earlier run with all its signatures"
-    )
-    return _summed("fabricated results", done, verdicts)
+def _with_first(value: float) -> Callable[[Message], Message]:
+    """Return a function that replaces the first number of a message's array by ``value``."""
+
+    def changed(message: Message) -> Message:
+        assert message.payload is not None
+        payload = np.array(message.payload)
+        payload.reshape(-1)[0] = value
+        return replace(message, payload=payload)
+
+    return changed
 
 
-def arrays(scale: Scale) -> Found:
-    """Send arrays that are invalid in their step, and messages with a wrong tag."""
-    chosen = [f"array:{what}" for what in ARRAYS] + [f"tag:{what}" for what in TAGS]
-    chosen = chosen if scale.full else chosen[::4]
-    verdicts = [
-        _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, _LIAR, 100 + number))
-        for number, lie in enumerate(chosen)
-    ]
-    lies = ", ".join(lie.replace(":", ": ") for lie in chosen)
-    done = f"1 of 4 agents sends messages that are invalid in their step: {lies}"
-    return _summed("invalid messages", done, verdicts)
+def _with_payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
+    return lambda message: replace(message, payload=change(message.payload))
 
 
-def leaders(scale: Scale) -> Found:
-    """Send false numbers as the leader, or alter the leader's numbers while forwarding them."""
-    computed = list(LEADER) if scale.full else ["next block", "a bound", "eigenvalues"]
-    chosen = [(f"leader:{what}", LEADER_OF_PATH) for what in computed]
-    chosen += [(f"relay:{what}", _LIAR) for what in (RELAY if scale.full else ["next block"])]
-    verdicts = [
-        _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, liar, 300 + number))
-        for number, (lie, liar) in enumerate(chosen)
-    ]
-    done = (
-        f"1 of 4 agents, the leader, sends false numbers: {', '.join(computed)}; another agent alters the leader's "
-        "numbers while forwarding them"
-    )
-    return _summed("false leader", done, verdicts)
+ARRAYS: dict[str, tuple[str, Callable[[Message], Message]]] = {
+    "NaN": ("mean", _with_first(np.nan)),
+    "infinity": ("spread", _with_first(np.inf)),
+    "negative count": ("mean", _with_first(-3.0)),
+    "fractional count": ("mean", _with_first(2.5)),
+    "shape": ("mean", _with_payload(lambda x: np.array(x)[:-1])),
+    "dtype": ("remainder", _with_payload(lambda x: np.array(x, dtype=np.float32))),
+    "no array": ("mean", _with_payload(lambda x: None)),
+    "extra values": ("mean", lambda message: replace(message, riders=(*message.riders, np.zeros(2)))),
+    "NaN in a product": ("step", _with_first(np.nan)),
+    "NaN in the certificate": ("certificate", _with_first(np.nan)),
+    "inconsistent sum": ("axes", _with_payload(lambda x: np.concatenate([np.array(x)[:-1], np.array(x)[-1:] + 1.0]))),
+}
+"""Changes that a site makes to the arrays that it sends, each with the phase of the run in which it does so."""
+
+TAGS: dict[str, tuple[str, Callable[[Tag], Tag]]] = {
+    "round": ("mean", lambda tag: replace(tag, round=tag.round + 3)),
+    "iteration": ("step", lambda tag: replace(tag, t=tag.t + 3)),
+    "phase": ("spread", lambda tag: replace(tag, phase="spreed")),
+    "epoch": ("mean", lambda tag: replace(tag, epoch=tag.epoch + 1)),
+    "plan": ("mean", lambda tag: tag),
+}
+"""Changes that a site makes to the tags of its messages, with the phase; ``plan`` instead names another plan."""
 
 
-def old_result(scale: Scale) -> Found:
-    """Repeat a finished run under the same name, with a touched data file and with a changed one."""
-
-    def act(fleet: Fleet) -> None:
-        fleet.start()
-        fleet.wait(LIMIT)
-        (fleet.site(0) / "rows.npy").touch()
-        changed = fleet.rows[1].copy()
-        changed[3, 2] += 1e-9
-        np.save(fleet.site(1) / "rows.npy", changed)
-        fleet.start(0, 1)
-        fleet.wait(LIMIT, (0, 1))
-
-    def expect(fleet: Fleet, verdict: Verdict) -> None:
-        expect_codes(fleet, verdict, {0: 0, 1: DIFFERS, 2: 0, 3: 0})
-        _look_for_tracebacks(fleet, verdict)
-
-    verdict = play(scale.folder / "old", _setup(200), act, expect)
-    done = "2 of 4 restarted under the same run name: 1 with its data file touched, 1 with one value changed by 1e-9"
-    return summed(
-        "stale result", done, [verdict], "touched: existing result kept; changed: exit code 2, nothing written"
-    )
-
-
-def _look_for_tracebacks(fleet: Fleet, verdict: Verdict) -> None:
-    """Add a problem for every agent that printed a traceback."""
-    for site, name in enumerate(fleet.names):
-        with contextlib.suppress(FileNotFoundError):
-            text = fleet.log(site).with_suffix(".out").read_text(encoding="utf-8", errors="replace")
-            if "Traceback" in text:
-                verdict.tracebacks += 1
-                verdict.problems.append(f"{name} ended with a traceback: {text.strip().splitlines()[-1][:200]}")
+@contextmanager
+def tell_lie(lie: str) -> Iterator[None]:
+    """Patch this process so that its agent tells a lie such as ``model:mean``, ``array:NaN`` or ``leader:a bound``."""
+    kind, _, what = lie.partition(":")
+    makers: dict[str, Callable[[str], list[tuple[Any, str, Any]]]] = {
+        "": lambda _: [],
+        "model": _model_lie,
+        "array": _array_lie,
+        "tag": _tag_lie,
+        "claim": lambda name: CLAIMS[name](),
+        "leader": lambda name: LEADER[name](),
+        "relay": _relay_lie,
+    }
+    if kind not in makers:
+        raise InvalidInput(
+            f"unknown lie {lie!r}; the part before the colon must be one of {', '.join(filter(None, makers))}"
+        )
+    patches = [(where, name, getattr(where, name), new) for where, name, new in makers[kind](what)]
+    for where, name, _, new in patches:
+        setattr(where, name, new)
+    try:
+        yield
+    finally:
+        for where, name, old, _ in patches:
+            setattr(where, name, old)
 
 
-def _labelled(lie: str, verdict: Verdict) -> Verdict:
-    """Prefix the problems of a run with its lie."""
-    verdict.problems = [f"{lie}: {problem}" for problem in verdict.problems]
-    return verdict
+def _model_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.runtime import run
+
+    honest = run._model
+    return [(run, "_model", lambda *given: MODELS[what](honest(*given)))]
 
 
-def _summed(case: str, done: str, verdicts: Sequence[Verdict]) -> Found:
-    """Summarize runs with lies as a row of the report."""
-    lies = Lies(
-        len(verdicts),
-        sum(verdict.accepted for verdict in verdicts),
-        sum(verdict.tracebacks for verdict in verdicts),
-        sum(not verdict.unnamed for verdict in verdicts),
-    )
-    figures = (
-        f"{lies.accepted} fabricated results accepted, {lies.tracebacks} tracebacks, the liar named in {lies.named} "
-        f"of {lies.told} runs; each ended within {max(verdict.seconds for verdict in verdicts):.0f} s"
-    )
-    return replace(summed(case, done, verdicts, figures), lies=lies)
+def _array_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.protocol import parcels
+    from deepca.sites.runtime.node import node
+
+    honest, (phase, change) = parcels.pack, ARRAYS[what]
+
+    def pack(plan: bytes, tag: Tag, message: Message) -> Any:
+        return honest(plan, tag, change(message) if tag.phase == phase and message.payload is not None else message)
+
+    return [(node, "pack", pack)]
+
+
+def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.protocol import parcels
+    from deepca.sites.runtime.node import node
+
+    honest, (phase, change) = parcels.pack, TAGS[what]
+
+    def pack(plan: bytes, tag: Tag, message: Message) -> Any:
+        if tag.phase == phase:
+            plan, tag = hashlib.sha256(plan).digest() if what == "plan" else plan, change(tag)
+        return honest(plan, tag, message)
+
+    return [(node, "pack", pack)]
+
+
+# ----------------------------------------------------------------------------------- false numbers of the leader
+
+
+def _next_block() -> list[tuple[Any, str, Any]]:
+    """Replace the next Krylov block by a random one that is orthonormal and orthogonal to all earlier blocks."""
+    from deepca.algorithms.krylov import BlockKrylov
+
+    honest = BlockKrylov._filled
+
+    def filled(self: Any, P: Any, Q: Any, t: int) -> Any:
+        return honest(self, np.random.default_rng(t).standard_normal(P.shape), Q, t)
+
+    return [(BlockKrylov, "_filled", filled)]
+
+
+def _change_probes(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any]]]:
+    """Return patches that change the numbers derived from the certificate's probes."""
+
+    def patches() -> list[tuple[Any, str, Any]]:
+        from deepca.solver.certificate.probing import ProbeFindings
+
+        honest = ProbeFindings.numbers
+        return [(ProbeFindings, "numbers", property(lambda self: honest.__get__(change(self))))]
+
+    return patches
+
+
+def _change_derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[[], list[Any]]:
+    """Return patches that change what the leader derives from an average in the given module."""
+
+    def patches() -> list[Any]:
+        from importlib import import_module
+
+        where = import_module(module)
+        honest = where.packed
+        return [(where, "packed", lambda *parts: honest(*change(parts)))]
+
+    return patches
+
+
+_endless_probes = _change_derived("deepca.solver.certificate.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
+
+
+def _cap_own_count(module: str) -> tuple[Any, str, Any]:
+    """Return a patch with which the liar itself continues with the largest count allowed, whatever it has sent."""
+    from importlib import import_module
+
+    where = import_module(module)
+    honest = where.checked_count
+    return where, "checked_count", lambda sender, what, value, most: honest(sender, what, min(float(value), most), most)
+
+
+LEADER: dict[str, Callable[[], list[Any]]] = {
+    "next block": _next_block,
+    "a bound": _change_probes(lambda seen: replace(seen, bound=seen.values[0])),
+    "no bound": _change_probes(lambda seen: replace(seen, bound=-np.inf)),
+    "eigenvalues outside": _change_probes(
+        lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))
+    ),
+    "eigenvalues": _change_derived(
+        "deepca.solver.certificate.certification", lambda parts: (1.001 * parts[0], *parts[1:])
+    ),
+    "residual": _change_derived(
+        "deepca.solver.certificate.certification", lambda parts: (parts[0], -parts[0][0], *parts[2:])
+    ),
+    "number of probes": lambda: [*_endless_probes(), _cap_own_count("deepca.solver.certificate.probing")],
+    "axes": _change_derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
+    "variances": _change_derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
+}
+"""Lies of the leader (the root of the tree), whose numbers all other sites use."""
+RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "axes": "axes"}
+"""Phases in which a site alters the leader's numbers while forwarding them."""
+
+
+def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.network.agent import AgentNetwork
+
+    honest, phase = AgentNetwork._down, RELAY[what]
+
+    def down(self: Any, x: Any, rounds: Any) -> Any:
+        if self._phase != phase:
+            return honest(self, x, rounds)
+        first, *more = rounds
+        x = self.gossip(x, first)  # after this round, neighbours of the leader have its numbers
+        altered = x + 1e-3
+        for weights in more:
+            altered = self.gossip(altered, weights)
+        return x
+
+    return [(AgentNetwork, "_down", down)]
+
+
+# ------------------------------------------------------------------------------------------------- claims about results
+
+
+def _fabricate(content: bytes) -> bytes:
+    """Return a well-formed model that differs from the one that the sites computed."""
+    return _components(_mean(from_bytes(content, Path("proposed")))).to_bytes()
+
+
+def _announce(results: Any, claim: Any, content: bytes) -> None:
+    """Store a model and sign the claim that it is the result."""
+    results._files.contents[claim.outcome] = content
+    results._endorse(claim)
+
+
+def _same_epoch() -> list[tuple[Any, str, Any]]:
+    """Sign, for the same plan, a result other than the proposed one."""
+    from deepca.sites.protocol.claims import ResultClaim
+    from deepca.sites.runtime.node.results import Results
+
+    def compare(self: Any, computed: Any, claim: ResultClaim) -> None:
+        content = _fabricate(self._files.contents[claim.outcome])
+        _announce(self, replace(claim, outcome=hashlib.sha256(content).digest()), content)
+
+    return [(Results, "_compare", compare)]
+
+
+def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
+    """At the end of the run, announce a fabricated result with a claim changed by ``change``."""
+    from deepca.sites.protocol.claims import ResultClaim
+    from deepca.sites.runtime.node import Node
+
+    honest = Node.settle
+
+    def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
+        content = _fabricate(proposal())
+        true = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
+        with self.changed:
+            _announce(self.results, change(true), content)
+            self.neighbors.publish(phase="finished")
+        return honest(self, plan, differs, proposal)
+
+    return [(Node, "settle", settle)]
+
+
+def _made_up(claim: Any) -> Any:
+    return replace(claim, epoch=claim.epoch + _EPOCHS_AHEAD, plan=hashlib.sha256(b"made up").digest())
+
+
+def _forged_record() -> list[tuple[Any, str, Any]]:
+    """Forward a forged record of the first site, according to which it has failed."""
+    from deepca.sites.protocol.records import Failure
+    from deepca.sites.runtime.node.neighbors import Neighbors
+
+    honest = Neighbors._sealed_record
+
+    def sealed(self: Any, record: Any) -> Any:
+        if record.site != 0:
+            return honest(self, record)
+        forged = replace(record, version=record.version + 1000, phase="failed", failure=Failure("common", "made up"))
+        return self._context.seals.sign_record(forged.to_wire().SerializeToString(deterministic=True))
+
+    return [(Neighbors, "_sealed_record", sealed)]
+
+
+def _replayed() -> list[tuple[Any, str, Any]]:
+    """Announce the result of an earlier run, with all its signatures, as that of this run."""
+    from deepca.sites.protocol import wire_pb2 as wire
+    from deepca.sites.protocol.parcels import Parcel
+    from deepca.sites.runtime.node import Node
+    from deepca.sites.runtime.vault import FileVault
+
+    honest = Node.exchange
+    done: list[bool] = []
+
+    def exchange(self: Any, *given: Any, **more: Any) -> Any:
+        if not done:
+            done.append(True)
+            about = self._vault._about
+            name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
+            old = FileVault(about.parent, name, "", len(self.context.membership.sites)).load()
+            assert old.claim is not None
+            assert old.outcome is not None
+            signed = [one.to_wire() for one in old.endorsements]
+            header = wire.Parcel(outcome=wire.Outcome(outcome=old.claim.outcome, endorsements=signed))
+            parcel = Parcel(header.SerializeToString(), (memoryview(old.outcome),))
+            with self.changed:
+                for link in self.links.values():
+                    link.send(parcel)
+                self.neighbors.publish(endorsement=next(one for one in old.endorsements if one.site == self.context.me))
+        return honest(self, *given, **more)
+
+    return [(Node, "exchange", exchange)]
+
+
+CLAIMS: dict[str, Callable[[], list[tuple[Any, str, Any]]]] = {
+    "same epoch": _same_epoch,
+    "later epoch": lambda: _at_the_end(_made_up),
+    "fewer members": lambda: _at_the_end(lambda claim: replace(claim, members=claim.members[1:])),
+    "forged record": _forged_record,
+    "replayed": _replayed,
+}
+"""Lies about the result that are told by a site that does not propose it."""

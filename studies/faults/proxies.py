@@ -1,7 +1,7 @@
-"""TCP proxies, one per link, that can block, delay or reset it. TLS passes through them end to end.
+"""TCP proxies, one per link, that can block, delay or reset connections. TLS passes through them end to end.
 
-A blocked direction loses nothing: its data arrives when it is released, if the receiver still exists. That is how a
-temporary loss of packets looks from above TCP, which retransmits them.
+Blocking loses no data: what was held back arrives once the direction is released, if the receiver still exists. To a
+program, a temporary loss of packets looks the same, since TCP retransmits them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 __all__ = ["Direction", "Proxies"]
 
 Direction = tuple[int, int]
-"""Sending and receiving site."""
-_READ_SIZE = 1 << 16  # bytes that are forwarded at a time
+"""Sending site and receiving site."""
+_READ_SIZE = 1 << 16  # bytes forwarded at a time
 
 
 class Proxies:
-    """Proxies for links, in a thread of their own; links are given as (dialling site, listening site).
+    """Proxies for the links of a network, run by one thread; a link is a pair (dialling site, listening site).
 
     Parameters
     ----------
     targets
-        Port of the listening site, by link.
+        Port at which the listening site of each link listens.
 
     Attributes
     ----------
     ports
-        Port at which the proxy listens, by link.
+        Port at which the proxy of each link listens.
     """
 
     def __init__(self, targets: Mapping[Direction, int]) -> None:
@@ -48,19 +48,19 @@ class Proxies:
         self.ports: dict[Direction, int] = self._do(self._begin())
 
     def hold(self, directions: Iterable[Direction]) -> None:
-        """Stop forwarding in these directions without closing connections."""
+        """Stop forwarding in these directions, without closing connections."""
         self._do(self._set(directions, open_=False))
 
     def release(self, directions: Iterable[Direction]) -> None:
-        """Forward again, beginning with what was held back."""
+        """Forward in these directions again, beginning with the data held back by :meth:`hold`."""
         self._do(self._set(directions, open_=True))
 
     def slow(self, directions: Iterable[Direction], seconds: float) -> None:
-        """Delay every block of data in these directions."""
+        """Delay every block of data in these directions by ``seconds``."""
         self._do(self._slow(directions, seconds))
 
     def cut(self, links: Iterable[Direction]) -> None:
-        """Reset the connections of these links, and all new ones."""
+        """Reset the connections of these links, and refuse new ones."""
         self._do(self._cut(set(links)))
 
     def restore(self, links: Iterable[Direction]) -> None:
@@ -68,11 +68,11 @@ class Proxies:
         self._do(self._restore(set(links)))
 
     def between(self, inside: Collection[int]) -> list[Direction]:
-        """Return the links that lead out of a group of sites."""
+        """Return the links between a group of sites and the other sites."""
         return [link for link in self._targets if (link[0] in inside) != (link[1] in inside)]
 
     def close(self) -> None:
-        """Close all connections and end the thread."""
+        """Close all connections and stop the thread."""
         with contextlib.suppress(TimeoutError):
             self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -80,7 +80,7 @@ class Proxies:
         if not self._thread.is_alive():
             self._loop.close()
 
-    # -------------------------------------------------------------------------------------- in the event loop's thread
+    # ----------------------------------------------------------------------------------- run in the event loop's thread
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
@@ -130,7 +130,7 @@ class Proxies:
                         asyncio.create_task(self._pump((link[1], link[0]), there, writer)),
                     }
                 )
-        except (OSError, asyncio.CancelledError):  # the target does not listen, or the proxies are closing
+        except (OSError, asyncio.CancelledError):  # the target is not listening, or the proxies are being closed
             pass
         finally:
             self._writers[link] -= set(writers)
@@ -147,7 +147,7 @@ class Proxies:
                 await writer.drain()
             await self._gates[way].wait()
             writer.write_eof()
-        except (OSError, RuntimeError):  # one side is gone: tell the other, once its direction is open
+        except (OSError, RuntimeError):  # one side is gone: reset the other side once this direction is released
             await self._gates[way].wait()
             writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Seeded random schedules of faults on simulated agents, and whether every one of them ends as it must."""
+"""Inject random schedules of faults into simulated agents, and check how every run ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from deepca._util.logs import EventHandler, listening
+from deepca._util.logs import EventHandler, attached
 from deepca._util.typing import Array
 from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
@@ -20,21 +20,45 @@ from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Membership, Node, Policy
-from deepca.sites.runtime.run import Ending, Job, run_site
+from deepca.sites.runtime.run import Ending, SiteRun, run_site
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring
-from studies.faults.virtual import Host, Stuck, VirtualClock, VirtualNetwork
+from studies.faults.virtual import Deadlock, Host, VirtualClock, VirtualNetwork
 
-__all__ = ["Fault", "MemoryDisk", "Outcome", "Play", "Schedule", "draw", "judge", "play", "rows_of"]
+__all__ = [
+    "Fault",
+    "MemoryDisk",
+    "Outcome",
+    "Schedule",
+    "SimulatedRun",
+    "check_results",
+    "draw_schedule",
+    "rows_of",
+    "simulate",
+]
 
-
+# killing one agent is drawn three times as often as any other fault
 _KINDS = ("kill", "kill", "kill", "kill two", "kill all", "freeze", "partition", "oneway", "noise", "slow", "full")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """At ``at`` seconds: what happens to whom, for how long."""
+    """Fault of a schedule.
+
+    Parameters
+    ----------
+    at
+        Virtual seconds after the start of the run.
+    kind
+        ``kill``, ``freeze``, ``partition``, ``oneway``, ``noise``, ``slow`` or ``full`` (a full disk).
+    sites
+        Sites concerned; for a partition, those on one side of it.
+    seconds
+        Duration; killed agents are restarted afterwards.
+    amount
+        Probability of each kind of noise, or the factor by which a site is slower.
+    """
 
     at: float
     kind: str
@@ -45,7 +69,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A network, its rows, and what is done to it."""
+    """Run to simulate, and the faults to inject.
+
+    Parameters
+    ----------
+    seed
+        Seed of the rows and of everything random in the run.
+    topology, settings, on_loss, patience, deadline
+        As in ``network.toml`` and ``site.toml``; times are virtual seconds.
+    faults
+        Faults in the order of their times.
+    checkpoint_every
+        Iterations between checkpoints.
+    """
 
     seed: int
     topology: Topology
@@ -54,12 +90,12 @@ class Schedule:
     faults: tuple[Fault, ...]
     patience: float = 5.0
     deadline: float = 300.0
-    every: int = 5
+    checkpoint_every: int = 5
 
 
 @dataclass
 class Outcome:
-    """How each site ended. correct : whether all results are those of the rows that they claim to be of."""
+    """How each site ended, the problems found, and the virtual seconds and epochs of the run."""
 
     schedule: Schedule
     endings: dict[int, Ending | BaseException] = field(default_factory=dict)
@@ -69,12 +105,15 @@ class Outcome:
 
     @property
     def correct(self) -> bool:
-        """Whether no problem was found."""
+        """Whether no problem was found in the results."""
         return not self.problems
 
 
 class MemoryDisk:
-    """What survives when an agent is killed; as :class:`deepca.engines.checkpoints.Checkpoints`, and a vault."""
+    """Disk in memory, which survives when its agent is killed: checkpoints and a vault.
+
+    Stands in for :class:`deepca.engines.checkpoints.Checkpoints`.
+    """
 
     def __init__(self, run: bytes) -> None:
         self.run, self.data = run, b"\0" * 32
@@ -90,15 +129,15 @@ class MemoryDisk:
         return True
 
     def kept(self) -> tuple[RecordedCheckpoint, ...]:
-        """Return the stored checkpoints without their states."""
+        """Return the keys of the stored checkpoints, without their states."""
         return tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self.checkpoints)
 
     def load(self, key: bytes) -> Checkpoint | None:
-        """Return the checkpoint of a key, if it is stored."""
+        """Return the checkpoint with this key, or None if it is not stored."""
         return next((one for one in self.checkpoints if one.key == key), None)
 
-    def keep_until(self, key: bytes) -> None:
-        """Discard all checkpoints but one."""
+    def keep_only(self, key: bytes) -> None:
+        """Discard all checkpoints except the one with this key."""
         self.checkpoints = [one for one in self.checkpoints if one.key == key]
 
     def clear(self) -> None:
@@ -106,8 +145,8 @@ class MemoryDisk:
         self.checkpoints = []
 
 
-def draw(seed: int) -> Schedule:
-    """Draw a random schedule; every kind of fault occurs, alone and combined with others."""
+def draw_schedule(seed: int) -> Schedule:
+    """Draw a random schedule with one to five faults of any kind."""
     rng = np.random.default_rng((77, seed))
     m = int(rng.integers(3, 8))
     graphs = [ring(m), path(m), complete(m), _random_graph(m, rng)]
@@ -143,31 +182,31 @@ def _random_graph(m: int, rng: np.random.Generator) -> Topology:
 
 
 def rows_of(schedule: Schedule) -> list[Array]:
-    """Return the rows of each site."""
+    """Draw the rows of each site."""
     rng = np.random.default_rng((78, schedule.seed))
     m, d = schedule.topology.n_agents, 8
     mixing = rng.standard_normal((d, d)) * np.geomspace(3.0, 0.3, d)
     return [rng.standard_normal((int(rng.integers(5, 30)), d)) @ mixing + rng.standard_normal(d) for _ in range(m)]
 
 
-def play(schedule: Schedule) -> Outcome:
-    """Run it, and compare every result with a PCA of the pooled rows of those it names."""
+def simulate(schedule: Schedule) -> Outcome:
+    """Run a schedule, and compare every result with the PCA of the pooled rows of the sites that it names."""
     rows = rows_of(schedule)
     outcome = Outcome(schedule)
-    playing = Play(schedule, rows, outcome)
+    simulated = SimulatedRun(schedule, rows, outcome)
     try:
-        playing.run()
-    except Stuck as stuck:
-        outcome.problems.append(str(stuck))
+        simulated.run()
+    except Deadlock as deadlock:
+        outcome.problems.append(str(deadlock))
     finally:
-        playing.clock.end()
-    outcome.seconds = playing.clock.time
-    judge(outcome, rows)
+        simulated.clock.end()
+    outcome.seconds = simulated.clock.time
+    check_results(outcome, rows)
     return outcome
 
 
-class Play:
-    """A schedule while it is played."""
+class SimulatedRun:
+    """Sites under a virtual clock, and the faults of a schedule that are injected into them."""
 
     def __init__(self, schedule: Schedule, rows: Sequence[Array], outcome: Outcome) -> None:
         self.schedule, self.rows, self.outcome = schedule, rows, outcome
@@ -182,13 +221,13 @@ class Play:
         self.rng = np.random.default_rng((79, schedule.seed))
 
     def run(self) -> None:
-        """Play the schedule to its end."""
+        """Run the schedule to its end."""
         for site in range(len(self.names)):
             self.clock.at(float(self.rng.random()) * 2.0, partial(self.start, site))
         for fault in self.schedule.faults:
-            self.clock.at(2.0 + fault.at, partial(self.hurt, fault))
+            self.clock.at(2.0 + fault.at, partial(self.inject, fault))
         self.clock.at(0.0, lambda: None)
-        # a first task keeps the clock going until everybody has started
+        # the clock stops when all tasks have ended, so one task lasts until all agents were started and restarted
         started = self.clock.condition()
 
         def wait() -> None:
@@ -196,11 +235,11 @@ class Play:
                 started.wait(2.0 + max(fault.at + fault.seconds for fault in self.schedule.faults) + 1.0)
 
         self.clock.spawn(wait, "beginning")
-        with listening(EventHandler(self.hear)):
+        with attached(EventHandler(self.on_event)):
             self.clock.run(self.schedule.deadline + 200.0)
 
     def start(self, site: int) -> None:
-        """Start the agent of a site, unless it runs or has ended."""
+        """Start the agent of a site, unless it is running or has ended with a result."""
         if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), Ending):
             return
         schedule, disk = self.schedule, self.disks[site]
@@ -209,39 +248,39 @@ class Play:
         membership = Membership(
             self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24
         )
-        # incarnations that all begin at one: what an agent is told of its earlier starts has to suffice
+        # every start has incarnation number 1, so an agent must learn of its earlier starts from the others
         identity = Incarnation(1, int(self.rng.integers(1, 2**63)))
         node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault)
-        job = Job("run", self.names, site, schedule.topology, schedule.settings, source, schedule.every)
+        job = SiteRun("run", self.names, site, schedule.topology, schedule.settings, source, schedule.checkpoint_every)
 
         def work() -> None:
             try:
                 ending = run_site(job, node, disk, disk.vault, observers=self.observers(site))
                 self.outcome.endings[site] = ending
                 node.finished()
-                node.farewell()
+                node.wait_until_all_finished()
             except DeepcaError as error:
                 self.outcome.endings[site] = error
                 if not isinstance(error, Unfinished):
                     node.failed(str(error), error)
-                    node.farewell(0.0)
+                    node.wait_until_all_finished(0.0)
             self.network.leave(site, node)
 
         self.network.start(site, node, work)
 
     def observers(self, site: int) -> tuple[Observer, ...]:
-        """Of a site's iterations."""
+        """Return the observers of a site's iterations; none by default."""
         return ()
 
-    def hear(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
-        """Take note of an event of a site."""
+    def on_event(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
+        """Record an event that a site has logged."""
         if event == "epoch":
             self.outcome.epochs = max(self.outcome.epochs, facts["epoch"])
 
-    def hurt(self, fault: Fault) -> None:
-        """Apply a fault, and schedule its end."""
+    def inject(self, fault: Fault) -> None:
+        """Begin a fault, and schedule its end."""
         network, after = self.network, self.clock.time + fault.seconds
-        trouble = network.trouble
+        links = network.link_faults
         if fault.kind == "kill":
             for site in fault.sites:
                 if network.hosts[site].node is not None:
@@ -255,27 +294,27 @@ class Play:
             cut = {(i, j) for i in every for j in every if i in inside and j not in inside}
             if fault.kind == "partition":
                 cut |= {(j, i) for i, j in cut}
-            trouble.cut |= cut
-            self.clock.at(after, lambda: trouble.cut.difference_update(cut))
+            links.cut |= cut
+            self.clock.at(after, lambda: links.cut.difference_update(cut))
         elif fault.kind == "noise":
-            trouble.loss = trouble.double = trouble.late = fault.amount
-            self.clock.at(after, self.quiet)
+            links.loss = links.duplicate = links.delay = fault.amount
+            self.clock.at(after, self.end_noise)
         elif fault.kind == "slow":
-            trouble.slow[fault.sites[0]] = fault.amount
-            self.clock.at(after, trouble.slow.clear)
+            links.slow[fault.sites[0]] = fault.amount
+            self.clock.at(after, links.slow.clear)
         elif fault.kind == "full":
             disk = self.disks[fault.sites[0]]
             disk.full = True
             self.clock.at(after, lambda: setattr(disk, "full", False))
 
-    def quiet(self) -> None:
-        """End all faults of the links."""
-        trouble = self.network.trouble
-        trouble.loss = trouble.double = trouble.late = 0.0
+    def end_noise(self) -> None:
+        """Stop losing, duplicating and delaying frames."""
+        links = self.network.link_faults
+        links.loss = links.duplicate = links.delay = 0.0
 
 
-def judge(outcome: Outcome, rows: Sequence[Array]) -> None:
-    """Note every problem of an outcome, given the rows of all sites."""
+def check_results(outcome: Outcome, rows: Sequence[Array]) -> None:
+    """Add a problem to the outcome for every site that ended wrongly; ``rows`` are those of all sites."""
     schedule, endings = outcome.schedule, outcome.endings
     names = {f"site-{j}": j for j in range(len(rows))}
     contents = set()
@@ -286,7 +325,7 @@ def judge(outcome: Outcome, rows: Sequence[Array]) -> None:
         elif isinstance(ending, Unfinished) and schedule.on_loss == "shrink":
             if not any(isinstance(one, Ending) for one in endings.values()):
                 outcome.problems.append(f"site {site}: {ending}")
-            # else it came back after the others had gone
+            # otherwise it returned after the others had ended
         elif not isinstance(ending, Ending):
             outcome.problems.append(f"site {site}: {type(ending).__name__}: {ending}")
         else:
@@ -295,9 +334,9 @@ def judge(outcome: Outcome, rows: Sequence[Array]) -> None:
                 outcome.problems.append(f"site {site}: {ending.model.status}")
             members = [names[name] for name in ending.members]
             if schedule.on_loss == "wait" and len(members) < len(rows):
-                outcome.problems.append(f"site {site} left somebody out: {ending.left_out}")
+                outcome.problems.append(f"site {site} left sites out: {', '.join(ending.left_out)}")
             if 2 * len(members) <= len(rows):
-                outcome.problems.append(f"site {site}: a minority of {len(members)} has a result")
+                outcome.problems.append(f"site {site}: result of a minority of {len(members)} sites")
             pooled = np.vstack([rows[j] for j in members])
             error = _error(pooled, np.asarray(ending.model.components))
             if not error <= 1e-8:
@@ -307,7 +346,7 @@ def judge(outcome: Outcome, rows: Sequence[Array]) -> None:
 
 
 def _error(pooled: Array, components: Array) -> float:
-    """Largest entry by which the projection onto the components differs from that onto the top of the pooled rows."""
+    """Return the largest difference between entries of the projections onto the components and the right answer."""
     centred = pooled - pooled.mean(axis=0)
     top = np.linalg.svd(centred, full_matrices=False)[2][: len(components)]
     return float(np.abs(top.T @ top - components.T @ components).max())

@@ -1,7 +1,7 @@
-"""Agents of one process under a virtual clock: hours of faults in seconds, and the same course for the same seed.
+"""Simulate agents in one process under a virtual clock: hours pass in seconds, and a seed determines the whole run.
 
-Every agent runs in a thread, as it would alone, but only one thread runs at a time, and time passes only while all of
-them wait. Frames travel between the agents' nodes as bytes, through links that can be told to misbehave.
+Every agent runs in its own thread, but only one thread runs at a time, and time advances only while all threads wait.
+Frames travel between the agents' nodes as bytes, over links that can lose, duplicate, delay and reorder them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.runtime.node import Node
 
-__all__ = ["Host", "Killed", "Stuck", "Trouble", "VirtualClock", "VirtualNetwork"]
+__all__ = ["Deadlock", "Host", "Killed", "LinkFaults", "VirtualClock", "VirtualNetwork"]
 
-_TICK = 0.05
-_REDIAL = 0.3
+_TICK = 0.05  # virtual seconds between two ticks of a node
+_REDIAL = 0.3  # mean virtual seconds between two attempts to open a stream
+_LATENCY = 0.02  # virtual seconds that a frame takes at least
+_REORDERING = 0.05  # further virtual seconds, at most, that a delayed frame takes
 
 
 class Killed(BaseException):
-    """Ends the thread of an agent that was killed."""
+    """Raised in the thread of a killed agent to end it."""
 
 
-class Stuck(AssertionError):
-    """Somebody waits, and nothing will ever happen any more."""
+class Deadlock(AssertionError):
+    """Threads are waiting, but no event within the time limit can wake one of them."""
 
 
 class _Task:
+    """Thread that runs only while the clock gives it the turn."""
+
     def __init__(self, clock: VirtualClock, work: Callable[[], None], name: str) -> None:
         self.baton = threading.Semaphore(0)
         self.killed = self.done = False
@@ -59,7 +63,7 @@ class _Task:
 
 
 class VirtualClock:
-    """Time that passes only while everybody waits."""
+    """Clock whose time advances only while all threads wait; it runs one thread at a time."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -75,15 +79,15 @@ class VirtualClock:
         return self.time
 
     def condition(self) -> _Condition:
-        """Return a new condition variable under this clock."""
+        """Return a new condition variable whose timeouts are measured by this clock."""
         return _Condition(self)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
+        """Schedule an action at a virtual time, or now if that time has passed."""
         heapq.heappush(self._events, (max(time, self.time), next(self._order), action))
 
     def spawn(self, work: Callable[[], None], name: str) -> _Task:
-        """Start a thread that runs only while the clock lets it."""
+        """Start a thread that runs ``work`` under this clock."""
         task = _Task(self, work, name)
         self._tasks.append(task)
         task.thread.start()
@@ -91,7 +95,7 @@ class VirtualClock:
         return task
 
     def kill(self, task: _Task) -> None:
-        """Kill a task at its next wait."""
+        """End a task at its current or next wait."""
         task.killed = True
         if task.waiting is not None:
             self.wake(task)
@@ -103,7 +107,7 @@ class VirtualClock:
             self._ready.append(task)
 
     def run(self, until: float) -> None:
-        """Until all threads have ended; Stuck if that does not happen before ``until``."""
+        """Run until all threads have ended; raise Deadlock if some still wait at virtual time ``until``."""
         while any(not task.done for task in self._tasks):
             while self._ready:
                 task = self._ready.popleft()
@@ -117,12 +121,12 @@ class VirtualClock:
                 return
             if not self._events or self._events[0][0] > until:
                 left = [task.thread.name for task in self._tasks if not task.done]
-                raise Stuck(f"at {self.time:.1f} s of virtual time {', '.join(left)} still wait")
+                raise Deadlock(f"still waiting after {self.time:.1f} s of virtual time: {', '.join(left)}")
             self.time, _, action = heapq.heappop(self._events)
             action()
 
     def end(self) -> None:
-        """Let all threads go."""
+        """End all threads."""
         for task in self._tasks:
             if not task.done:
                 task.killed, task.waiting = True, None
@@ -131,6 +135,8 @@ class VirtualClock:
 
 
 class _Condition:
+    """Condition variable under a virtual clock, with the methods that nodes use."""
+
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._waiters: list[_Task] = []
@@ -173,21 +179,28 @@ class _Condition:
 
 
 @dataclass
-class Trouble:
-    """What links do to frames. loss, double, late : probabilities; late frames are overtaken.
+class LinkFaults:
+    """Faults of the links between hosts.
 
-    cut : pairs of sites (one way) between which frames vanish.  slow : factor of delay, by site.
+    Parameters
+    ----------
+    loss, duplicate, delay
+        Probabilities that a frame is lost, arrives twice, or is delayed so that later frames overtake it.
+    cut
+        Pairs (sender, receiver) between which all frames are lost.
+    slow
+        Factor, by site, by which the latency of frames from or to it is multiplied.
     """
 
     loss: float = 0.0
-    double: float = 0.0
-    late: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
     cut: set[tuple[int, int]] = field(default_factory=set)
     slow: dict[int, float] = field(default_factory=dict)
 
 
 class Host:
-    """A machine: an agent may run on it, be frozen, killed and started again; its disk stays."""
+    """Machine of a site, on which an agent can be started, frozen, killed and started again."""
 
     def __init__(self, site: int) -> None:
         self.site = site
@@ -198,16 +211,16 @@ class Host:
 
 
 class VirtualNetwork:
-    """Hosts and the links between them."""
+    """Hosts, and the links that carry frames between their nodes."""
 
     def __init__(
         self, clock: VirtualClock, hosts: Collection[Host], edges: Collection[tuple[int, int]], seed: int
     ) -> None:
-        self.clock, self.trouble = clock, Trouble()
+        self.clock, self.link_faults = clock, LinkFaults()
         self.hosts = {host.site: host for host in hosts}
         self._edges = [(min(edge), max(edge)) for edge in edges]
         self._rng = np.random.default_rng(seed)
-        self._streams: dict[tuple[int, int], int] = {}  # by pair: number of the stream that is open
+        self._streams: dict[tuple[int, int], int] = {}  # number of the open stream of each edge
         self._numbers = count(1)
         self._pumping: set[tuple[int, int]] = set()
         for edge in self._edges:
@@ -216,7 +229,7 @@ class VirtualNetwork:
     # ---------------------------------------------------------------------------------------------------------- agents
 
     def start(self, site: int, node: Node, work: Callable[[], None]) -> None:
-        """Start an agent on a host."""
+        """Start an agent on the host of a site: its node, and its main function ``work``."""
         host = self.hosts[site]
         host.node, host.starts = node, host.starts + 1
         node.attach(lambda peer: self._pump_soon(site, peer, node))
@@ -224,7 +237,7 @@ class VirtualNetwork:
         self._tick(host, node)
 
     def kill(self, site: int) -> None:
-        """As SIGKILL: nothing more is said or written; neighbours see their streams end."""
+        """Kill the agent of a site as SIGKILL does: it does nothing more, and its neighbours see their streams end."""
         host = self.hosts[site]
         if host.node is None:
             return
@@ -235,7 +248,7 @@ class VirtualNetwork:
                 self._close(edge, "the connection was reset", self._streams.get(edge, 0))
 
     def freeze(self, site: int, seconds: float) -> None:
-        """As SIGSTOP and SIGCONT."""
+        """Freeze the agent of a site for some seconds, as SIGSTOP and SIGCONT do."""
         host = self.hosts[site]
         host.frozen_until = self.clock.time + seconds
         if host.task is not None:
@@ -259,7 +272,7 @@ class VirtualNetwork:
     # --------------------------------------------------------------------------------------------------------- streams
 
     def _dial(self, edge: tuple[int, int]) -> None:
-        """Try to open a stream, now and again while there is none."""
+        """Try to open a stream over an edge, and schedule the next attempt in case there is none then."""
         self.clock.at(self.clock.time + _REDIAL * (0.5 + self._rng.random()), lambda: self._dial(edge))
         if edge in self._streams or self._blocked(*edge) or self._blocked(*reversed(edge)):
             return
@@ -272,7 +285,7 @@ class VirtualNetwork:
                 end.node.opened(other)
 
     def _blocked(self, sender: int, receiver: int) -> bool:
-        return (sender, receiver) in self.trouble.cut
+        return (sender, receiver) in self.link_faults.cut
 
     def _close(self, edge: tuple[int, int], why: str, stream: int) -> None:
         if self._streams.get(edge) != stream or stream == 0:
@@ -297,17 +310,19 @@ class VirtualNetwork:
         if self.hosts[site].frozen_until > self.clock.time:
             self._pump_soon(site, peer, node)
             return
-        trouble, rng = self.trouble, self._rng
+        link_faults, rng = self.link_faults, self._rng
         while (frame := node.next_frame(peer)) is not None:
             content = frame.SerializeToString()
-            for _ in range(2 if rng.random() < trouble.double else 1):
-                if rng.random() < trouble.loss or self._blocked(site, peer):
+            for _ in range(2 if rng.random() < link_faults.duplicate else 1):
+                if rng.random() < link_faults.loss or self._blocked(site, peer):
                     continue
                 delay = (
-                    0.02 * (1.0 + 0.2 * rng.random()) * max(trouble.slow.get(site, 1.0), trouble.slow.get(peer, 1.0))
+                    _LATENCY
+                    * (1.0 + 0.2 * rng.random())
+                    * max(link_faults.slow.get(site, 1.0), link_faults.slow.get(peer, 1.0))
                 )
-                if rng.random() < trouble.late:
-                    delay += 0.05 * rng.random()
+                if rng.random() < link_faults.delay:
+                    delay += _REORDERING * rng.random()
                 self.clock.at(self.clock.time + delay, partial(self._arrive, site, peer, stream, content))
 
     def _arrive(self, site: int, peer: int, stream: int, content: bytes) -> None:

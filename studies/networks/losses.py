@@ -26,7 +26,7 @@ from studies.shared.store import Record, run
 __all__ = ["LOSSES", "MOST_ITERATIONS", "STUDY", "Outcome", "Task", "judge", "study", "work"]
 
 _AGENTS = 20
-MOST_ITERATIONS = 400
+MOST_ITERATIONS = 400  # of a run
 LOSSES = (1e-4, 1e-3, 1e-2)  # probability that a message is lost
 _LOSSY_ROUNDS = 300  # rounds with losses, in the runs where losses end
 

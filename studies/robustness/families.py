@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deepca.consensus.mixers import Chebyshev, FastMix, Mixer
-from deepca.data.libsvm import SETS
+from deepca.data.libsvm import DATA_SETS
 from studies.shared.problems import Arrangement, Graph, Problem
 from studies.shared.synthetic import Synthetic, drop_for_condition
 
@@ -64,7 +64,7 @@ def work_of(problem: Problem) -> float:
         iterations, d = math.log(1e-8) / math.log1p(-(problem.data.gap or problem.data.tail)), problem.data.d
     else:
         iterations = {"digits": 120.0, "a9a": 140.0, "w8a": 300.0}[problem.data]
-        d = SETS[problem.data].n_features if problem.data in SETS else 64
+        d = DATA_SETS[problem.data].n_features if problem.data in DATA_SETS else 64
     return iterations * (1.0 + problem.agents * d * d / 6e5)
 
 

@@ -76,7 +76,7 @@ class Outcome:
 
 
 class _Reached:
-    """Observer that records when the worst agent first is within the accuracy."""
+    """Observer that records when the worst agent is within the accuracy for the first time."""
 
     def __init__(self, U: Array) -> None:
         self._U = U

@@ -1,4 +1,4 @@
-"""Describe a problem as plain data and build its ``A_j``, network, W⁰ and pooled answer."""
+"""Describe problems as plain data, and build their ``A_j``, network, W⁰ and pooled answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from deepca import topology as graphs
 from deepca._util.typing import Array
-from deepca.data.libsvm import SETS
+from deepca.data.libsvm import DATA_SETS
 from deepca.errors import InvalidInput, ParameterError
 from deepca.network import SimulatedNetwork
 from deepca.operators import Operator, from_matrices, from_rows
@@ -32,7 +32,7 @@ __all__ = [
     "Posed",
     "Problem",
     "accuracy_of",
-    "edition_of",
+    "checksum_of",
     "is_available",
     "operator_of",
     "pose",
@@ -45,7 +45,7 @@ __all__ = [
 Real = Literal["w8a", "a9a", "digits"]
 Graph = Literal["erdos-renyi", "ring", "torus", "star"]
 Arrangement = Literal["file", "label", "one-holds-most", "noise", "indefinite", "opposite"]
-LIBSVM = tuple(SETS)
+LIBSVM = tuple(DATA_SETS)
 _EPS = float(np.finfo(np.float64).eps)
 _LARGEST_SHARE = 0.9  # of the rows, held by agent 0 in the arrangement "one-holds-most"
 
@@ -110,7 +110,7 @@ def is_available(problem: Problem, source: DataSource) -> bool:
     return problem.data not in LIBSVM or source.folder is not None
 
 
-def edition_of(problem: Problem, source: DataSource) -> str:
+def checksum_of(problem: Problem, source: DataSource) -> str:
     """Return a digest of the data file, or an empty string for data that are the same everywhere."""
     return _edition(source, problem.data) if problem.data in ("w8a", "a9a") else ""
 
@@ -171,7 +171,7 @@ def run_problems(tasks: Iterable[T], work: Callable[[DataSource, T], Record], se
     """Run tasks with :func:`~studies.shared.store.run`, storing records separately for each edition of the data."""
 
     def edition(task: T) -> str:
-        return edition_of(task.problem, setting.source)
+        return checksum_of(task.problem, setting.source)
 
     return run(tasks, partial(work, setting.source), setting.store, setting.jobs, setting.progress, edition)
 
@@ -208,7 +208,7 @@ def _real(source: DataSource, data: Real, agents: int, arrangement: Arrangement)
     X, labels = _rows(source, data)
     if arrangement == "label":
         X = X[np.argsort(labels, kind="stable")]
-    # a fixed form: the automatic choice depends on the machine, and results should not
+    # not the automatic form, which depends on the machine, as results must not
     return from_rows(_blocks(X, agents, arrangement), form="covariance", workers=1)
 
 
@@ -238,7 +238,7 @@ def _rows(source: DataSource, data: Real) -> tuple[Any, Array]:
         X, labels = load_digits(return_X_y=True)
         return X - X.mean(axis=0), labels
     loaded = source.load(data)
-    used = SETS[data].n_rows_used
+    used = DATA_SETS[data].n_rows_used
     return loaded.X[:used], loaded.labels[:used]
 
 

@@ -1,4 +1,4 @@
-"""Sections of a study and the page that shows them: assertions with measurements, and tables."""
+"""Sections of a study, with assertions, measurements and tables, and the page that shows them."""
 
 from __future__ import annotations
 

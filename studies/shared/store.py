@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from deepca import __version__
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca._util.machine import one_blas_thread
 from deepca.reproduction.runner import in_parallel
 
@@ -82,13 +82,13 @@ def run(
     # longest first, so that no core is left with a long task at the end
     todo = sorted((task for task in wanted if task not in found), key=lambda task: task.cost, reverse=True)
     done, total = sum(task.cost for task in found), sum(task.cost for task in wanted)
-    tell = progress or (lambda _done, _total: None)
-    tell(done, total)
+    report_progress = progress or (lambda _done, _total: None)
+    report_progress(done, total)
     for task, record in in_parallel(partial(_one, work), todo, jobs):
         content = json.dumps({"task": asdict(task), "record": record}, indent=1, allow_nan=False)
-        write_whole(files[task], content.encode())
+        write_atomic(files[task], content.encode())
         found[task] = record
-        tell(done := done + task.cost, total)
+        report_progress(done := done + task.cost, total)
     return {task: found[task] for task in wanted}
 
 

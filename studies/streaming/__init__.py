@@ -1,1 +1,1 @@
-"""Measure how well a moving subspace is followed, by tracking and by exact recomputation."""
+"""Measure how closely tracking and exact recomputation follow a moving subspace."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from deepca.cli.common import errors, require
 from studies.shared.command import Command, OutOption, QuietOption, ReducedOption
 from studies.shared.report import page
@@ -39,7 +39,7 @@ def main(
         parts = sections(results, _FIGURE.as_posix())
         again = f"python -m {_MODULE}" + (" --reduced" if reduced else "") + f" --out {out.as_posix()}"
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, page("Streaming", parts, again).encode())
+        write_atomic(out, page("Streaming", parts, again).encode())
     command.conclude(parts)
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from deepca._util.files import write_whole
+from deepca._util.files import write_atomic
 from studies.streaming.study import STEPS, Followed, Results
 
 __all__ = ["draw"]
@@ -24,8 +24,8 @@ _TRACKED: dict[int, dict[str, Any]] = {
     10: {"color": "#009E73", "linestyle": "-.", "linewidth": 1.6},
 }
 _EXACT: dict[str, Any] = {"color": "#000000", "linestyle": "-", "linewidth": 2.6, "alpha": 0.45}
-_KEEPING: dict[str, Any] = {"color": "#999999", "linestyle": ":", "linewidth": 1.8}
-_FLOOR = 1e-16
+_UNFORGETTING: dict[str, Any] = {"color": "#999999", "linestyle": ":", "linewidth": 1.8}
+_FLOOR = 1e-16  # smallest sine shown
 
 
 def draw(results: Results, path: Path) -> None:
@@ -35,7 +35,7 @@ def draw(results: Results, path: Path) -> None:
         figure = Figure(figsize=(10.5, 7.2), layout="constrained")
         panels = figure.subplot_mosaic([["truth", "exact"], ["rounds", "rounds"]], height_ratios=[1.0, 0.52])
         truth, exact, rounds = panels["truth"], panels["exact"], panels["rounds"]
-        _lines(truth, results, "truth", results.unforgetting, "partial_fit without forgetting", _KEEPING)
+        _lines(truth, results, "truth", results.unforgetting, "partial_fit without forgetting", _UNFORGETTING)
         _lines(truth, results, "truth", results.partial_fit, "partial_fit (exact)", _EXACT)
         _lines(exact, results, "exact", results.partial_fit, "partial_fit (exact)", _EXACT)
         for steps, (name, style) in tracked.items():
@@ -62,7 +62,7 @@ def draw(results: Results, path: Path) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=150, format="png", metadata={"Software": None})
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
 
 
 def _label(steps: int) -> str:

@@ -1,4 +1,4 @@
-"""Follow one stream with tracking, with ``partial_fit`` and by recomputation."""
+"""Follow one stream by tracking, by ``partial_fit`` and by recomputation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from studies.streaming.drift import Drift
 
 __all__ = ["CALLS", "ROUNDS", "STEPS", "Calls", "Followed", "Results", "run"]
 
-STEPS = (1, 3, 10)
-ROUNDS = 5
+STEPS = (1, 3, 10)  # iterations of tracking per batch
+ROUNDS = 5  # per iteration of tracking
 _LINK = 0.5  # probability of a link between two agents
 CALLS = tuple((algorithm, tol) for algorithm in ("krylov", "accelerated", "deepca") for tol in (1e-4, 1e-10))
+"""Algorithms and tolerances for which warm and cold starts are compared."""
 Progress = Callable[[float, float], None]
 
 
@@ -94,23 +95,23 @@ class Results:
 
 def run(drift: Drift, progress: Progress | None = None) -> Results:
     """Run all methods on one stream."""
-    tell = progress or (lambda _done, _total: None)
+    report_progress = progress or (lambda _done, _total: None)
     total = 4.0 + len(CALLS)
     batches = [drift.batch(t) for t in range(drift.batches)]
     means = [A.mean() for A in faded(batches, drift.forgetting)]
     exact = [scipy.linalg.eigh(mean)[1][:, ::-1][:, : drift.k] for mean in means]
-    tell(1.0, total)
+    report_progress(1.0, total)
     recomputed = _judged(drift, exact, ((U[None], 0) for U in exact))
     tracked = {steps: _judged(drift, exact, _tracked(drift, batches, steps)) for steps in STEPS}
-    tell(2.0, total)
+    report_progress(2.0, total)
     partial_fit = _judged(drift, exact, _refitted(drift, batches, drift.forgetting))
-    tell(3.0, total)
+    report_progress(3.0, total)
     unforgetting = _judged(drift, exact, _refitted(drift, batches, 1.0))
     calls = {}
     for i, (algorithm, tol) in enumerate(CALLS):
-        tell(4.0 + i, total)
+        report_progress(4.0 + i, total)
         calls[algorithm, tol] = _calls(drift, batches, algorithm, tol)
-    tell(total, total)
+    report_progress(total, total)
     return Results(drift, recomputed, partial_fit, unforgetting, tracked, calls)
 
 

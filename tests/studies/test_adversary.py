@@ -1,4 +1,4 @@
-"""Run 500 adversary cases with a fixed seed, and test the adversary itself. ``make adversary`` runs 10,000."""
+"""Run 500 adversary cases with a fixed seed, and test the adversary itself; ``make adversary`` runs 10,000 cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.problems import orthogonal, spectrum_problem
 pytestmark = pytest.mark.slow
 
 SEED, CHUNKS = 20_000, 10
-FIXED = {  # bugs that the adversary found, with the case that showed them
+FIXED = {  # bugs that the adversary found, with a case that revealed them
     "leading part with columns in another order": ("certificates", 245157008),
     "average with lost messages reported as rounding": ("networks", 245156784),
     "gap hidden by rounding reported as a tie": ("spectra", 914782868),
@@ -71,7 +71,7 @@ def test_cases_are_reproducible() -> None:
 
 
 @pytest.mark.parametrize("family", ["certificates", "solve", "estimators"])
-def test_too_small_bounds_are_detected(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_that_are_too_small_are_detected(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = bounds.tangent
     for module in (bounds, certification):
         monkeypatch.setattr(module, "tangent", lambda residual, reach: 1e-3 * honest(residual, reach))
@@ -79,9 +79,9 @@ def test_too_small_bounds_are_detected(family: str, monkeypatch: pytest.MonkeyPa
     assert any("angle" in violation for o in found for violation in o.violations)
 
 
-def test_blind_probes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_probes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without probes, invariant subspaces other than the top one count as proven."""
-    monkeypatch.setattr("deepca.solver.certificate.probing.Outside.bound", lambda self, failure: -math.inf)
+    monkeypatch.setattr("deepca.solver.certificate.probing.ProbedSpectrum.bound", lambda self, failure: -math.inf)
     found = [adversary.run("certificates", SEED + i) for i in range(25)]
     assert any("proven" in violation for o in found for violation in o.violations)
 
@@ -139,7 +139,7 @@ def test_small_reference_singular_values_are_accurate() -> None:
     assert (off <= 1e-15 * sigma + 20 * found.doubt).all()
 
 
-def test_page_lists_only_cases_with_violations() -> None:
+def test_the_page_lists_only_cases_with_violations() -> None:
     good = Outcome("solve", 1, "converged", True, 1e-9, 1e-10, 5, 0, (), 0.1)
     bad = Outcome("streams", 7, "converged", True, 1e-9, 1e-3, 5, 0, ("angle: 1e-3",), 0.1)
     about = report.Run("command", 1, 60.0, 2, "0")
@@ -148,7 +148,7 @@ def test_page_lists_only_cases_with_violations() -> None:
     assert "--family solve" not in text
 
 
-def test_published_page_reports_10000_cases_without_violations() -> None:
+def test_the_published_page_reports_10000_cases_without_violations() -> None:
     text = (ROOT / "docs" / "adversary.md").read_text(encoding="utf-8")
     counts = re.search(r"\*\*([\d,]+) cases, .* (\d+) with a violation, (\d+) hung\.\*\*", text)
     assert counts is not None

@@ -46,13 +46,13 @@ COSTS = Costs(
     loop=1e-7,
 )
 EIGHT = Share(features=1, components=1, held=1.0)
-"""A message of 8 bytes."""
+"""Part of a problem with messages of 8 bytes."""
 
 
 # ------------------------------------------------------------------------------------------------------------ model
 
 
-def test_gossip_cost_is_the_sum_of_its_parts() -> None:
+def test_the_cost_of_gossip_is_the_sum_of_its_parts() -> None:
     found = gossip(COSTS, EIGHT, rounds=2, neighbours=3)
     exchange = 3 * (1e2 + 8e3 + 1e4 + 8e5)
     close(found.averaging, 2 * (1e1 + 8e-8 + exchange + 1e6 + 8e7), rtol=1e-14)
@@ -72,7 +72,7 @@ def test_exact_averages_take_logarithmically_many_steps(n: int, depth: int) -> N
     assert all_at_once.local == swept.local == gossip(COSTS, EIGHT, rounds=1, neighbours=1).local
 
 
-def test_product_cost_is_taken_from_the_nearest_number_of_features() -> None:
+def test_the_cost_of_a_product_is_that_of_the_nearest_number_of_features() -> None:
     assert COSTS.product(20).slope == 1e-6
     assert COSTS.product(40).slope == COSTS.product(10_000).slope == 7.0  # 40 is nearer to 1000 than to 1, as a ratio
 
@@ -91,13 +91,13 @@ def test_more_ranks_than_cores_take_turns() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 4), (3, 5), (8, 6), (7, 10)])
-def test_closed_form_of_a_torus_matches_its_matrix(shape: tuple[int, int]) -> None:
+def test_the_closed_form_of_a_torus_matches_its_matrix(shape: tuple[int, int]) -> None:
     torus = deepca.topology.torus(*shape)
     largest = np.linalg.eigvalsh(torus.gossip_matrix)
     close(torus_lambda2(*shape), largest[-2], atol=1e-12)
 
 
-def test_too_small_torus_is_rejected() -> None:
+def test_a_torus_that_is_too_small_is_rejected() -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the only check in a closed formula
         torus_lambda2(2, 4)
 
@@ -112,7 +112,7 @@ def test_rounds_on_a_torus_are_the_fewest_that_keep_tracking_stable() -> None:
     )  # grows with the side, not with the number of ranks
 
 
-def test_fit_recovers_an_exact_line() -> None:
+def test_the_fit_recovers_an_exact_line() -> None:
     sizes = [8.0, 1e3, 1e5, 1e6]
     found = fitted(sizes, [2e-6 + 3e-10 * size for size in sizes])
     close([found.start, found.slope], [2e-6, 3e-10], rtol=1e-9)
@@ -126,14 +126,14 @@ def test_fitted_lines_have_no_negative_coefficients() -> None:
     assert falling.slope == 0.0
 
 
-def test_problem_is_divided_among_ranks() -> None:
+def test_a_problem_is_divided_among_ranks() -> None:
     problem = Strong(4_000_000, 1_000, 5)
     assert problem.share(1).held == 32e9
     assert problem.share(64).held == 500e6
     assert problem.share(64).message == problem.share(1).message == 40_000
 
 
-def test_loop_cost_is_the_rest_of_a_tiny_iteration() -> None:
+def test_the_cost_of_the_loop_is_the_rest_of_a_tiny_iteration() -> None:
     def pairs(line: Line) -> costs.Pairs:
         return tuple((size, line(size)) for size in (10.0, 1e3, 1e5))
 
@@ -176,7 +176,7 @@ def test_message_sizes_match_their_names() -> None:
     assert {case.size for case in rounds.cases(8, quick=False)} == set(rounds.SIZES)
 
 
-def test_rows_do_not_depend_on_who_draws_them() -> None:
+def test_generated_rows_do_not_depend_on_the_agent() -> None:
     close(np.concatenate([data.dense_rows(0, 700), data.dense_rows(700, 2_300)]), data.dense_rows(0, 2_300))
     close(data.dense_rows(1_500, 1_600), data.dense_rows(1_000, 2_000)[500:600])
 
@@ -196,13 +196,13 @@ def test_blocks_of_all_agents_cover_all_rows() -> None:
 # ------------------------------------------------------------------------------------------------------------- jobs
 
 
-def test_job_output_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_a_job_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "import json\nfor i in range(3): print(json.dumps({'i': i}))")
     with jobs.Job("fake_job", deadline=60.0) as job:
         assert list(job.answers()) == [{"i": 0}, {"i": 1}, {"i": 2}]
 
 
-def test_job_answers_questions_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_answers_questions_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(
         tmp_path,
         monkeypatch,
@@ -213,7 +213,7 @@ def test_job_answers_questions_in_turn(tmp_path: Path, monkeypatch: pytest.Monke
         job.finish()
 
 
-def test_failed_job_reports_its_exit_code_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_job_reports_its_exit_code_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "print(1, flush=True)\nraise SystemExit('the disk is full')")
     with (
         jobs.Job("fake_job", deadline=60.0) as job,
@@ -222,7 +222,7 @@ def test_failed_job_reports_its_exit_code_and_output(tmp_path: Path, monkeypatch
         list(job.answers())
 
 
-def test_job_is_ended_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_ended_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "import time\ntime.sleep(600)")
     with jobs.Job("fake_job", deadline=1.0) as job, raises(jobs.JobFailed, late=True):
         list(job.answers())
@@ -238,7 +238,7 @@ def test_ranks_have_one_thread_each_and_may_run_as_root(monkeypatch: pytest.Monk
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in jobs.environment(2)
 
 
-def test_launcher_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = tmp_path / "mpiexec"
     launcher.touch()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -257,8 +257,8 @@ def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- page
 
 
-def _made_up() -> Findings:
-    """Make up findings in which all ratios differ."""
+def _sample_findings() -> Findings:
+    """Return findings in which all ratios differ."""
     parities = [
         parity.Agreement(case.ranks, case.agents, case.graph, case.algorithm, 2e-15, 3e-15, 30, 30, ("ok", "ok"))
         for n in (4, 8, 50)
@@ -269,18 +269,18 @@ def _made_up() -> Findings:
         for n in (2, 4, 8, 50)
         for case in rounds.cases(n, quick=False)
     ]
-    scalings = [scaling.Scaling(name, 40_000, _times(), 12) for name in scaling.DATA]
+    scalings = [scaling.Scaling(name, 40_000, _sample_times(), 12) for name in scaling.DATA]
     checks = [
         check.Check(case.ranks, case.features, case.collective, 2.0, (1.0, 2.0, 4.0), 0.0)
         for n in (4, 8)
         for case in check.cases(n, quick=False)
     ]
     about = {"cores": "2", "MPI": "Open MPI"}
-    return Findings(about, 2, 0.3, "make bench-mpi", False, parities, timings, scalings, [], _likely(), checks)
+    return Findings(about, 2, 0.3, "make bench-mpi", False, parities, timings, scalings, [], _typical_costs(), checks)
 
 
-def _times() -> scaling.Times:
-    """Make up times: a second core speeds ranks up by 1.6 and the simulator by 1.8; eigh is the slower solver."""
+def _sample_times() -> scaling.Times:
+    """Return times: a second core speeds up ranks by 1.6 and the simulator by 1.8, and eigh is the slower solver."""
     seconds = {("mpi", 1): 8.0, ("mpi", 2): 5.0, ("simulator", 1): 9.0, ("simulator", 2): 5.0}
     found: scaling.Times = {}
     for question in scaling.asked():
@@ -289,7 +289,7 @@ def _times() -> scaling.Times:
     return found
 
 
-def _likely() -> Costs:
+def _typical_costs() -> Costs:
     return Costs(
         call=Line(1e-5, 1e-10),
         message=Line(1e-6, 2e-10),
@@ -312,21 +312,21 @@ def _tables(text: str) -> Iterator[list[list[str]]]:
             table = []
 
 
-def test_table_rows_match_their_header() -> None:
-    found = list(_tables(page.page_of(_made_up())))
+def test_rows_of_tables_match_their_header() -> None:
+    found = list(_tables(page.page_of(_sample_findings())))
     assert len(found) >= 11
     for table in found:
         assert {len(row) for row in table} == {len(table[0])}, table[0]
 
 
-def test_page_reports_goals_that_are_met() -> None:
-    text = page.page_of(_made_up())
+def test_the_page_reports_goals_that_are_met() -> None:
+    text = page.page_of(_sample_findings())
     assert "**5 of 5 assertions hold.**" in text
     assert "✘" not in text.replace("✘ marks", "")
 
 
-def test_page_reports_slow_rounds() -> None:
-    found = _made_up()
+def test_the_page_reports_slow_rounds() -> None:
+    found = _sample_findings()
     slow = replace(found.timings[0], ours=(1.31, 1.31, 1.31))
     text = page.page_of(replace(found, timings=[slow, *found.timings[1:]]))
     assert "**4 of 5 assertions hold.**" in text
@@ -337,32 +337,32 @@ def test_page_reports_slow_rounds() -> None:
 @pytest.mark.parametrize(
     "change", [{"fixed": 2e-12}, {"stopped": 2e-12}, {"simulated": 31}, {"status": ("ok", "stalled")}]
 )
-def test_page_reports_differences_from_the_simulator(change: dict[str, Any]) -> None:
-    found = _made_up()
+def test_the_page_reports_differences_from_the_simulator(change: dict[str, Any]) -> None:
+    found = _sample_findings()
     other = replace(found.parities[5], **change)
     text = page.page_of(replace(found, parities=[*found.parities[:5], other, *found.parities[6:]]))
     assert "**4 of 5 assertions hold.**" in text
 
 
 def test_ratios_of_rounds_are_medians_with_quartiles() -> None:
-    text = page.page_of(_made_up())
+    text = page.page_of(_sample_findings())
     assert "1.20 (1.15 – 1.25)" in text
     assert "1.60 (1.55 – 1.65)" in text  # without shared memory, which has no goal
     assert "1.40 (1.40 – 1.40)" in text
 
 
 def test_scaling_is_the_ratio_of_one_core_to_two_for_the_faster_solver() -> None:
-    text = page.page_of(_made_up())
+    text = page.page_of(_sample_findings())
     strong = next(table for table in _tables(text) if "strong: ranks" in table[0])
     fit = next(row for row in strong if row[0] == "whole fit")
     assert fit[1:5] == ["1.60 (1.60 – 1.60)", "1.80 (1.80 – 1.80)", "0.80 (0.80 – 0.80)", "0.90 (0.90 – 0.90)"]
-    beside = next(table for table in _tables(text) if table[0][0] == "time on ranks over that of")
+    beside = next(table for table in _tables(text) if table[0][0] == "time on ranks divided by that of")
     assert "arpack" in beside[0][3]
     assert beside[2][1:] == ["0.89 (0.89 – 0.89)", "1.00 (1.00 – 1.00)", "4.00 (4.00 – 4.00)", "2.50 (2.50 – 2.50)"]
 
 
-def test_model_is_compared_with_every_check() -> None:
-    found = _made_up()
+def test_the_model_is_compared_with_every_check() -> None:
+    found = _sample_findings()
     table = next(table for table in _tables(page.page_of(found)) if "predicted / measured" in table[0])
     one = sorted(found.checks, key=lambda c: (c.ranks, c.features, c.collective))[0]
     seconds = page_model.expected(found.costs, one, 2)
@@ -372,7 +372,7 @@ def test_model_is_compared_with_every_check() -> None:
 
 
 def test_predictions_are_labelled_and_follow_the_formulas() -> None:
-    found = _made_up()
+    found = _sample_findings()
     text = page.page_of(found)
     assert text.count("**A prediction, not a measurement:**") == len(page_model.PROBLEMS)
     problem = page_model.PROBLEMS[0]
@@ -391,22 +391,22 @@ def test_speed_up_without_communication_is_ideal() -> None:
     close(np.array(seconds[0]) / seconds, [1.0, 4.0, 16.0, 64.0], rtol=1e-12)
 
 
-def test_page_reports_missing_measurements() -> None:
-    found = _made_up()
+def test_the_page_reports_missing_measurements() -> None:
+    found = _sample_findings()
     text = page.page_of(replace(found, scalings=found.scalings[:1], missing=["w8a"], quick=True))
-    assert "Not measured, since it is not here: w8a." in text
+    assert "Not measured, because the data are not available: w8a." in text
     assert "**A quick run:**" in text
     assert "this machine has one core" in page.page_of(replace(found, scalings=[]))
 
 
-def test_page_reports_a_busy_machine() -> None:
-    found = _made_up()
+def test_the_page_reports_a_busy_machine() -> None:
+    found = _sample_findings()
     assert "was busy" not in page.page_of(found)
-    assert "**The machine was busy:** others used 1.2 of" in page.page_of(replace(found, load=1.2))
+    assert "**The machine was busy:** other processes used 1.2 of" in page.page_of(replace(found, load=1.2))
 
 
-def test_findings_survive_json() -> None:
-    found = _made_up()
+def test_findings_can_be_restored_from_json() -> None:
+    found = _sample_findings()
     for one in (found.parities[0], found.timings[0], found.checks[0]):
         again = type(one)(**json.loads(json.dumps(asdict(one))))
         assert json.dumps(asdict(again)) == json.dumps(asdict(one))

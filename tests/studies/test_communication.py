@@ -54,7 +54,7 @@ ER, W8A, A9A = Case("close", 3, "paper"), Case("w8a", 5, "paper"), Case("a9a", 5
 # ------------------------------------------------------------------------------------------------------------ scope
 
 
-def test_full_scope_has_every_case_and_draw() -> None:
+def test_the_full_scope_has_every_case_and_draw() -> None:
     scope = everything()
     assert len(scope.cases) == len(set(scope.cases)) == 3 * 5 * 4
     assert {case.graph: len(scope.draws_of(case)) for case in scope.cases} == {
@@ -67,7 +67,7 @@ def test_full_scope_has_every_case_and_draw() -> None:
     assert len(sample().draws_of(sample().cases[0])) == 2
 
 
-def test_iteration_limit_is_three_times_that_of_the_power_method() -> None:
+def test_the_iteration_limit_is_three_times_that_of_the_power_method() -> None:
     assert [longest(power, "DeEPCA") for power in (2, 100, 5000)] == [60, 350, 4000]
     assert [longest(power, "accelerated") for power in (2, 100, 5000)] == [200, 350, 4000]
 
@@ -87,7 +87,7 @@ def test_runs_have_unique_keys_and_a_cost() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 20])
-def test_synthetic_problem_has_close_eigenvalues_a_gap_and_a_tail(k: int) -> None:
+def test_the_synthetic_problem_has_close_eigenvalues_a_gap_and_a_tail(k: int) -> None:
     A, B = (operator_of(problem_of("close", k, draw), NO_FOLDER).dense() for draw in (0, 7))
     assert (A == B).all()  # a draw changes only the graph and W⁰
     values = scipy.linalg.eigvalsh(A.mean(axis=0))[::-1]
@@ -132,7 +132,7 @@ def test_marks_include_control_rounds_and_bytes_per_agent() -> None:
     np.testing.assert_allclose(outcome.curve[1], (6, 14.0, 1e-3), rtol=1e-12)
 
 
-def test_limit_exceeded_again_does_not_count_as_reached() -> None:
+def test_a_limit_that_is_exceeded_again_does_not_count_as_reached() -> None:
     outcome, _ = _watched([mean] for mean in [1.0, 1e-7, 1e-3, 1e-7, 1e-11, 1e-9, 1e-11, *[1e-12] * 20])
     assert [mark and mark.iterations for mark in outcome.marks] == [4, 7]
 
@@ -144,7 +144,7 @@ def test_limits_apply_to_the_mean_over_agents() -> None:
     assert outcome.lowest == pytest.approx(2e-6)
 
 
-def test_stalled_run_is_ended() -> None:
+def test_a_stalled_run_is_ended() -> None:
     outcome, made = _watched(([0.9**t + 1e-7] for t in range(10_000)), longest=600)
     floor = next(t for t in range(10_000) if 0.9**t < 2e-8)
     assert outcome.ended == "stalled"
@@ -155,7 +155,7 @@ def test_stalled_run_is_ended() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_run_with_non_finite_values_has_failed(value: float) -> None:
+def test_a_run_with_non_finite_values_has_failed(value: float) -> None:
     watch = Watch(U, 100)
     W = np.full((2, 4, 1), value)
     with pytest.raises(Ended):
@@ -207,7 +207,7 @@ def test_methods_build_the_named_algorithms() -> None:
 
 
 def _outcome(rounds: float | None, *, per_round: float = 1e5, iterations: int = 10, lowest: float = 3e-4) -> Outcome:
-    """Make an outcome with half of the rounds to the first limit and all to the second; None reaches neither."""
+    """Make an outcome that reaches the first limit in half of the rounds, and the second in all; for None, neither."""
     if rounds is None:
         return Outcome((None, None), 90, lowest, 1e-3, "stalled")
     marks = [Mark(iterations // part, int(rounds) // part, per_round * rounds / part) for part in (2, 1)]
@@ -219,7 +219,7 @@ Made = dict[tuple[Method, int], Sequence[Outcome]]
 
 
 def _results(made: dict[Case, Made], power: int = 100) -> Results:
-    """Make results from outcomes; CPCA takes ``power`` iterations and pooled block Krylov 12."""
+    """Make results from outcomes, in which CPCA takes ``power`` iterations and pooled block Krylov 12."""
     outcomes = {}
     for case, groups in made.items():
         for (method, K), group in groups.items():
@@ -249,7 +249,7 @@ FINE: Made = {
 # ------------------------------------------------------------------------------------------------------ choice of K
 
 
-def test_best_K_has_the_fewest_rounds_without_failures() -> None:
+def test_the_best_K_has_the_fewest_rounds_without_failures() -> None:
     results = _results({ER: {**FINE, ("DeEPCA", 5): _all(280, 500)}})
     assert [results.best(ER, limit) for limit in LIMITS] == [3, 3]
     paper = results.paper(ER, 1e-10)
@@ -260,7 +260,7 @@ def test_best_K_has_the_fewest_rounds_without_failures() -> None:
     assert better.best(ER, 1e-10) == 1
 
 
-def test_best_K_may_differ_between_limits() -> None:
+def test_the_best_K_may_differ_between_limits() -> None:
     fast = replace(_outcome(300), marks=(Mark(5, 50, 1.0), None))
     results = _results({ER: {**FINE, ("DeEPCA", 5): [fast, fast]}})
     assert [results.best(ER, limit) for limit in LIMITS] == [5, 3]
@@ -331,7 +331,7 @@ def _record(outcome: Outcome) -> Record:
 # ------------------------------------------------------------------------------------------------------ resumability
 
 
-def test_interrupted_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Run] = []
 
     def fake(stop_after: int, source: DataSource, task: Run) -> Record:
@@ -377,7 +377,7 @@ def _page(results: Results) -> str:
     return page("Communication", sections(results, ("figures/f.png", results.scope.cases[0])), "make x")
 
 
-def test_page_shows_medians_ratios_and_failures() -> None:
+def test_the_page_shows_medians_ratios_and_failures() -> None:
     text = _page(_results({W8A: FINE, A9A: FINE, replace(A9A, k=10): FINE}))
     assert text.startswith("# Communication\n\n**4 of 4 assertions hold.**")
     assert "![tan θ against rounds and against bytes](figures/f.png)" in text
@@ -401,7 +401,7 @@ def test_page_shows_medians_ratios_and_failures() -> None:
     assert "2 draws of graph and W⁰." in text
 
 
-def test_page_reports_failures_of_the_paper_method() -> None:
+def test_the_page_reports_failures_of_the_paper_method() -> None:
     # K = 5 has a single draw, and it fails
     made = {**FINE, ("DeEPCA", 3): _all(None, None), ("DeEPCA", 5): _all(None), ("accelerated", 0): _all(40, None)}
     results = _results({W8A: made})
@@ -440,14 +440,14 @@ def test_assertions_about_missing_cases_are_left_out() -> None:
     assert [assertion.holds for assertion in assertions(nothing)] == [False]
 
 
-def test_table_rows_match_their_header() -> None:
+def test_rows_of_tables_match_their_header() -> None:
     cases = [W8A, A9A, ER, replace(ER, graph="ring"), replace(A9A, graph="torus", k=20)]
     for section in sections(_results(dict.fromkeys(cases, FINE)), None):
         for table in section.tables:
             assert {len(row) for row in table.rows} == {len(table.header)}, table.title
 
 
-def test_figure_shows_the_preferred_case(tmp_path: Path) -> None:
+def test_the_figure_shows_the_preferred_case(tmp_path: Path) -> None:
     assert shown(_results({ER: FINE, W8A: FINE})) == W8A
     assert shown(_results({ER: FINE, A9A: FINE})) == A9A
     assert shown(_results({ER: FINE})) == ER
@@ -461,7 +461,7 @@ def test_figure_shows_the_preferred_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rounds", "code"), [(30, 0), (None, 1)])
-def test_exit_code_reports_failed_assertions(
+def test_the_exit_code_reports_failed_assertions(
     rounds: float | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: Made = {**FINE, ("accelerated", 0): _all(30, rounds)}

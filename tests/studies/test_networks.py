@@ -29,13 +29,13 @@ METHODS: tuple[costs.Method, ...] = ("accelerated", "deepca")
 TASKS = [costs.Task(SMALL, kind, method) for kind in KINDS for method in METHODS]
 
 
-def test_truth_matches_scipy() -> None:
+def test_the_truth_matches_scipy() -> None:
     U = scipy.linalg.eigh(operator_of(SMALL, DataSource()).dense().mean(axis=0))[1][:, ::-1][:, :3]
     assert np.abs(np.abs(U.T @ truth_of(SMALL, DataSource()).U(3)) - np.eye(3)).max() < 1e-12
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind.name}-{task.method}")
-def test_outcome_counts_everything_sent(task: costs.Task) -> None:
+def test_an_outcome_counts_everything_that_was_sent(task: costs.Task) -> None:
     found = costs.Outcome(**costs.work(DataSource(), task))
     assert found.proven
     assert found.error <= 1e-10
@@ -75,7 +75,7 @@ def test_assertions_can_fail() -> None:
     assert not losses.judge(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
 
 
-def test_command_writes_the_page_and_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_the_page_and_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "tasks_of", lambda reduced: TASKS)
     monkeypatch.setattr(losses, "LOSSES", (1e-2,))
     words = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
@@ -98,7 +98,7 @@ def test_invalid_options_exit_with_code_2(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
-def test_published_page_is_complete() -> None:
+def test_the_published_page_is_complete() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert USAGE.text.strip() in page, "run make study-networks"
     [held, of] = map(int, re.findall(r"\*\*(\d+) of (\d+) assertions hold", page)[0])

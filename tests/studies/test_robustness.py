@@ -26,7 +26,7 @@ from studies.shared.problems import (
     Arrangement,
     Problem,
     accuracy_of,
-    edition_of,
+    checksum_of,
     is_available,
     operator_of,
     start_of,
@@ -71,14 +71,14 @@ def test_synthetic_means_have_the_stated_spectrum(arrangement: Arrangement, gap:
 
 
 @pytest.mark.parametrize("inside", [1e-3, 1e-6, 1e-12, 0.0])
-def test_top_k_eigenvalues_can_be_close_or_equal(inside: float) -> None:
+def test_the_top_k_eigenvalues_can_be_close_or_equal(inside: float) -> None:
     values = _values(Problem(Synthetic(12, 0.3, inside=inside), 4, 6))
     close(1.0 - values[1:4] / values[:3], inside, atol=1e-14)
     close(values[4] / values[3], 0.7, atol=1e-13)
 
 
 @pytest.mark.parametrize("condition", [1e4, 1e8, 1e12])
-def test_top_k_can_be_ill_conditioned(condition: float) -> None:
+def test_the_top_k_eigenvalues_can_be_ill_conditioned(condition: float) -> None:
     problem = Problem(Synthetic(12, 0.5, inside=drop_for_condition(condition, 4)), 4, 6)
     values = _values(problem)
     close(values[3] * condition, 1.0, atol=1e-14 * condition)
@@ -104,7 +104,7 @@ def test_divisions_match_an_independent_implementation(indefinite: bool) -> None
     assert (smallest < -1e-3).all() if indefinite else (smallest > -1e-14).all()
 
 
-def test_opposite_halves_see_orthogonal_subspaces() -> None:
+def test_opposite_halves_have_orthogonal_subspaces() -> None:
     problem = Problem(Synthetic(12, 0.3, heterogeneity=0.9), 3, 7, arrangement="opposite")
     stack = operator_of(problem, NO_FOLDER).dense()
     assert (np.linalg.eigvalsh(stack)[:, 0] > 0.0).all()
@@ -113,7 +113,7 @@ def test_opposite_halves_see_orthogonal_subspaces() -> None:
     assert np.rad2deg(scipy.linalg.subspace_angles(tops[0], tops[2])).max() < 0.1
 
 
-def test_truth_matches_scipy() -> None:
+def test_the_truth_matches_scipy() -> None:
     problem = Problem(Synthetic(12, 0.3), 3, 6)
     truth = truth_of(problem, NO_FOLDER)
     values, U = pooled_answer(operator_of(problem, NO_FOLDER).dense(), 3)
@@ -121,7 +121,7 @@ def test_truth_matches_scipy() -> None:
     assert scipy.linalg.subspace_angles(truth.U(3), U).max() < 1e-12
 
 
-def test_draw_changes_graph_start_and_data_unless_seeds_fix_them() -> None:
+def test_a_draw_changes_graph_start_and_data_unless_seeds_fix_them() -> None:
     problem = Problem(Synthetic(12, 0.3), 3, 12)
 
     def parts(of: Problem) -> tuple[Any, Any, Any]:
@@ -182,7 +182,7 @@ def test_libsvm_sets_are_unavailable_without_a_folder() -> None:
     assert not is_available(problem, NO_FOLDER)
     assert is_available(problem, DataSource(DATA))
     assert is_available(Problem("digits", 5, 50, arrangement="file"), NO_FOLDER)
-    assert edition_of(Problem("digits", 5, 50, arrangement="file"), NO_FOLDER) == ""
+    assert checksum_of(Problem("digits", 5, 50, arrangement="file"), NO_FOLDER) == ""
 
 
 @pytest.mark.parametrize("data", [pytest.param("a9a", marks=needs_data), pytest.param("w8a", marks=needs_data)])
@@ -195,13 +195,13 @@ def test_libsvm_sets_match_the_paper(data: Any, tmp_path: Path) -> None:
         close(truth_of(problem, source).values[:6], paper.pooled_of(source, data, 50, rows).values[:6], rtol=1e-12)
     one = operator_of(Problem(data, 5, 50, arrangement="one-holds-most"), source)
     close(one.mean(), expected.mean(), atol=1e-9)
-    assert len(edition_of(problem, source)) == 8
+    assert len(checksum_of(problem, source)) == 8
 
 
 # ------------------------------------------------------------------------------------------------------ convergence
 
 
-def test_accuracy_counts_only_if_errors_stay_within_it() -> None:
+def test_an_accuracy_counts_only_if_errors_stay_within_it() -> None:
     late = chain([1.0, 1e-9, 1.0, 1.0], repeat(1e-9))
     assert settle(late, 1e-8, 100) == Settled(5, 1e-9)
     assert next(late) == 1e-9
@@ -211,7 +211,7 @@ def test_accuracy_counts_only_if_errors_stay_within_it() -> None:
     assert settle(chain(repeat(1.0, 100), repeat(1e-9)), 1e-8, 100) == Settled(None, 1.0)
 
 
-def test_non_finite_run_has_not_converged() -> None:
+def test_a_run_with_non_finite_values_has_not_converged() -> None:
     def errors() -> Iterator[float]:
         yield 1e-9
         raise NotFiniteError("too large")
@@ -270,7 +270,7 @@ def _refuse(*task: object) -> Record:
     raise _RunAgain(task)
 
 
-def test_interrupted_run_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     made: list[int] = []
 
     def work(task: Square) -> Record:
@@ -288,7 +288,7 @@ def test_interrupted_run_resumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"task": {}, "record": {"square": 9}}'])
-def test_damaged_record_is_replaced(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_record_is_replaced(tmp_path: Path, damage: str) -> None:
     run([Square(3)], _square, tmp_path, 1)
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["task"] == {"of": 3, "parts": [1, 2]}
@@ -363,7 +363,7 @@ def test_families_have_enough_draws() -> None:
     assert len({family.name for family in families()}) == len(families())
 
 
-def test_reduced_study_holds_and_reuses_stored_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reduced_study_holds_and_reuses_stored_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = alignment.study(Setting(NO_FOLDER, tmp_path, jobs=1, reduced=True))
     assert {assertion.statement: assertion.measured for assertion in section.assertions if not assertion.holds} == {}
     assert len(section.assertions) == 4
@@ -381,7 +381,7 @@ def _section(*holds: bool) -> Section:
     return Section("Title", "Text.", tuple(Assertion(f"claim {i}", "1 of 2", h) for i, h in enumerate(holds)), (table,))
 
 
-def test_page_shows_assertions_and_tables() -> None:
+def test_the_page_shows_assertions_and_tables() -> None:
     text = page("Robustness", [_section(True, False)], "python -m something")
     assert "**1 of 2 assertions hold.**" in text
     assert "| claim 0 | 1 of 2 | ✔ yes |" in text
@@ -391,7 +391,7 @@ def test_page_shows_assertions_and_tables() -> None:
 
 
 @pytest.mark.parametrize(("holds", "code"), [((True, True), 0), ((True, False), 1)])
-def test_exit_code_reports_failed_assertions(
+def test_the_exit_code_reports_failed_assertions(
     holds: tuple[bool, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "STUDIES", (Study("fake", lambda _setting: _section(*holds)),))

@@ -1,4 +1,4 @@
-"""Run the reduced streaming study and test its claims on tracking, exact answers and warm starts."""
+"""Run the reduced streaming study, and test its claims about tracking, exact answers and warm starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_all_assertions_hold_on_the_reduced_study(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "streaming.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_tracking_error_is_bounded_and_more_iterations_reduce_the_lag() -> None:
+def test_the_tracking_error_is_bounded_and_more_iterations_reduce_the_lag() -> None:
     found, turning = results(), slice(REDUCED.begins, REDUCED.ends)
     errors = [found.tracked[steps].exact[turning] for steps in STEPS]
     assert all(error.max() < 0.3 for error in errors)
@@ -49,7 +49,7 @@ def test_tracking_error_is_bounded_and_more_iterations_reduce_the_lag() -> None:
     assert rounds[0] < rounds[1] < rounds[2] < found.partial_fit.rounds
 
 
-def test_warm_start_saves_rounds_where_iterations_are_many() -> None:
+def test_a_warm_start_saves_rounds_where_iterations_are_many() -> None:
     calls = results().calls
     for algorithm, tol in SAVING:
         assert calls[algorithm, tol].warm < calls[algorithm, tol].cold
@@ -59,7 +59,7 @@ def test_warm_start_saves_rounds_where_iterations_are_many() -> None:
         assert one.warm <= 1.05 * one.cold
 
 
-def test_stream_has_the_stated_properties() -> None:
+def test_the_stream_has_the_stated_properties() -> None:
     drift = Drift(d=12, agents=4, rows=20_000, begins=2, ends=30)
     for t in (0, 2, 10, 29, 40):
         axes = drift.axes(t)
@@ -75,8 +75,8 @@ def test_stream_has_the_stated_properties() -> None:
     assert np.linalg.norm(own[0] - own[1], 2) > 1.0  # agents are heterogeneous
 
 
-def test_published_page_matches_the_report() -> None:
-    """Compare headings and snippets; numbers may differ between machines in the last digit."""
+def test_the_published_page_matches_the_report() -> None:
+    """Only headings and snippets are compared, since the last digits of numbers may differ between machines."""
     published = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
     made = page("Streaming", sections(results(), "figures/streaming.png"), "")
     heads = [line for line in made.splitlines() if line.startswith(("#", "```", "import", "pca", "| Assertion"))]

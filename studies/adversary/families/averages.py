@@ -12,7 +12,7 @@ from deepca import SimulatedNetwork
 from deepca.consensus.averaging import common_average
 from deepca.consensus.centring import agreed_mean
 from deepca.consensus.exact import exact_average
-from deepca.consensus.mixers import averager
+from deepca.consensus.mixers import default_mixer
 from deepca.data.moments import moments
 from deepca.data.sources import ArraySource
 from deepca.data.statistics import agreed_totals
@@ -56,7 +56,7 @@ def _numbers(trial: Trial, m: int, n: int) -> Array:
 
 
 def _check_means(trial: Trial, what: str, found: Array, x: Array, roundings: float) -> None:
-    """Check each mean to within ``roundings`` eps times the mean of the absolute values."""
+    """Check that each mean is accurate to ``roundings`` times eps times the mean of the absolute values."""
     for value, mean, column in zip(found, exact_mean(x), np.abs(x).T, strict=True):
         size = Fraction(math.fsum(column)) / len(x)
         off = float(abs(Fraction(float(value)) - mean) / size) if size else float(abs(Fraction(float(value)) - mean))
@@ -70,7 +70,7 @@ def _exact(trial: Trial) -> None:
 
 
 def _common(trial: Trial) -> None:
-    """Check averages also on networks without a permanent spanning tree."""
+    """Check averages on static networks, and on networks without a permanent spanning tree."""
     m = int(trial.rng.integers(3, 10))
     seed = int(trial.rng.integers(1000))
     base = static_network(trial, m)
@@ -100,7 +100,7 @@ def _ratio(trial: Trial) -> None:
     counts = trial.rng.integers(1, 10**6, m).astype(np.float64)
     sums = trial.rng.standard_normal((m, d)) * counts[:, None]
     network = SimulatedNetwork(static_network(trial, m))
-    found = agreed_mean(network, averager(network.topology), sums, counts)
+    found = agreed_mean(network, default_mixer(network.topology), sums, counts)
     total = sum(Fraction(float(c)) for c in counts)
     for j in range(m):
         for value, column in zip(found[j], sums.T, strict=True):
@@ -159,6 +159,6 @@ def _coded_round(trial: Trial) -> None:
     x = trial.rng.standard_normal((m, 6, 2)) * 10.0 ** trial.rng.uniform(-5, 5)
     before, peak = exact_mean(x.reshape(m, -1)), float(np.abs(x).max())
     for _ in range(5):
-        x, copies = network.gossip_coded(x, copies, code)
+        x, copies = network.gossip_compressed(x, copies, code)
     for mean, after in zip(before, exact_mean(x.reshape(m, -1)), strict=True):
         trial.claim("mean after compressed rounds", float(abs(after - mean)) / peak, 5.0 * (m + 4) * _EPS)

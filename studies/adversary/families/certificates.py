@@ -40,7 +40,7 @@ def certificates(trial: Trial) -> None:
     true = tangent(truth.top(k), truth.vectors[:, k:], X)
     if trial.proven:
         trial.claim("proven", true, tol, truth.angle_doubt(k))
-    if certificate.missed:
+    if certificate.larger_outside:
         trial.fact(
             "wrong cause: a larger eigenvalue was reported as missed, but none was",
             true > 0.0 and not math.isclose(true, 0.0),
@@ -48,7 +48,10 @@ def certificates(trial: Trial) -> None:
 
 
 def _wrong(trial: Trial, truth: Spectrum, k: int) -> Array:
-    """Draw an orthonormal ``(d, k)`` basis: correct, perturbed, invariant but not top, headless, swapped or random."""
+    """Draw an orthonormal ``(d, k)`` basis of a random kind, and note the kind.
+
+    A ``headless`` basis lacks the first eigenvector; a ``swapped`` one has eigenvector k + 1 in place of eigenvector k.
+    """
     rng, kind = trial.rng, trial.one_of("right", "perturbed", "perturbed", "invariant", "headless", "swapped", "random")
     d, U = truth.d, truth.vectors.astype(np.float64)
     trial.note(kind)

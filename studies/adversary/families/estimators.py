@@ -25,13 +25,13 @@ _MAX_SCALE_DECADES = 150  # rows are scaled by up to 1e±150, whose squares stay
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as passed to an estimator, and as a dense float64 array."""
+    """Rows as they are passed to an estimator, and as a dense float64 array."""
 
     given: Any
     dense: Array
     weights: Array | None
     extreme: bool
-    """Whether squares over- or underflow, or the spread of the rows is negligible beside their distance from zero."""
+    """Whether squares overflow or underflow, or rows vary little compared with their distance from zero."""
 
 
 def estimators(trial: Trial) -> None:
@@ -210,7 +210,7 @@ def _weights(trial: Trial, n: int) -> Array | None:
 
 
 def _labels(rng: np.random.Generator, n: int, m: int) -> npt.NDArray[np.int64]:
-    """Assign rows to agents: at least one each, and only a few to some."""
+    """Assign every row to an agent, at least one to each and very different numbers to different ones."""
     shares = 10.0 ** rng.uniform(-3, 0, m)
     labels = rng.choice(m, n, p=shares / shares.sum())
     labels[rng.permutation(n)[:m]] = np.arange(m)
@@ -218,7 +218,7 @@ def _labels(rng: np.random.Generator, n: int, m: int) -> npt.NDArray[np.int64]:
 
 
 def _check_share(trial: Trial, truth: Spectrum, wanted: float, found: int, total: float) -> None:
-    """Check that the number of components is the smallest that exceeds the wanted share, except near ties."""
+    """Check that the number of components is the smallest that exceeds the wanted share, except near a tie."""
     share = np.cumsum(truth.values).astype(np.float64) / total
     near = np.abs(share - wanted).min() < 1e-9
     needed = int(np.searchsorted(share, wanted, side="right")) + 1

@@ -23,7 +23,7 @@ _MAX_ITER = 150
 
 
 def networks(trial: Trial) -> None:
-    """Run over any network; the answer may be wrong, but then it must not be called proven."""
+    """Run over a network of any kind; a wrong answer is permitted, but not one that is called proven."""
     rng = trial.rng
     d, k = sizes(trial)
     m = int(rng.integers(2, 9))
@@ -31,23 +31,23 @@ def networks(trial: Trial) -> None:
     place, kind = random_network(trial, m)
     W0, tol = random_orthonormal(d, k, seed=int(rng.integers(10**6))), 10.0 ** rng.uniform(-11, -4)
     network: SimulatedNetwork = SimulatedNetwork(place)
-    loses = kind == "lossy"
-    if kind == "static" and trial.chance(0.5):  # one-way losses that the engine does not know of
-        network, loses = _SilentlyLossy(place, rng), True
+    lossy = kind == "lossy"
+    if kind == "static" and trial.chance(0.5):  # one-way losses that the library is not told about
+        network, lossy = _SilentlyLossy(place, rng), True
         trial.note("one-way losses")
-    if loses:
+    if lossy:
         trial.may_refuse(NetworkError, NotFiniteError)
     algorithm = _algorithm(trial, stack, W0, network, place)
     trial.note(algorithm.name, f"tol={tol:.1e}")
     result = solve(algorithm, max_iter=_MAX_ITER, stop=Tolerance(tol))
-    check_result(trial, result, mean_truth(stack), tol, loses=loses)
+    check_result(trial, result, mean_truth(stack), tol, lossy=lossy)
 
 
 def _algorithm(trial: Trial, A: Array, W0: Array, network: SimulatedNetwork, place: Topology) -> Algorithm[Any]:
     if network.reliable and trial.chance(0.2):
         return BlockKrylov(A, W0, network)
     rounds: Rounds = trial.one_of("auto", "auto", int(trial.rng.integers(1, 8)))
-    if place.stays and trial.chance(0.4):
+    if place.static_undirected and trial.chance(0.4):
         return DeEPCA(A, W0, network, Pairwise(rounds, seed=int(trial.rng.integers(1000))))
     if trial.chance(0.3):
         return AcceleratedDeEPCA(A, W0, network)
@@ -71,14 +71,14 @@ class _SilentlyLossy(SimulatedNetwork):
 
     def mix(self, mixer: Any, x: Array, K: int, /) -> Array:
         """Run the rounds one by one."""
-        return mixer.run(self, x, K) if not mixer.spreads else super().mix(mixer, x, K)
+        return mixer.run(self, x, K) if not mixer.reaches_all else super().mix(mixer, x, K)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         """Run one round with losses."""
-        heard = super().gossip(x, weights)
+        mixed = super().gossip(x, weights)
         to, source = self._arcs
         lost = self._draw.random(to.size) < self._share
         used = (self.topology.gossip_sparse if weights is None else weights).toarray()[to, source]
         for j, i, weight in zip(to[lost], source[lost], used[lost], strict=True):
-            heard[j] += weight * (x[j] - x[i])
-        return heard
+            mixed[j] += weight * (x[j] - x[i])
+        return mixed

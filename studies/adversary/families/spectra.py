@@ -131,7 +131,9 @@ def _random_graph(trial: Trial) -> tuple[Array, list[GraphBlock], Topology]:
     if trial.chance(0.7):
         W *= 10.0 ** rng.uniform(-trial.one_of(0.3, 4.0), 0.3, (n, n))
     W = np.triu(W, 1)
-    W[np.arange(n - 1), np.arange(1, n)] += 10.0 ** rng.uniform(-2, 0)  # a path keeps it connected, perhaps weakly
+    W[np.arange(n - 1), np.arange(1, n)] += 10.0 ** rng.uniform(
+        -2, 0
+    )  # a path, perhaps with small weights, keeps the graph connected
     W = (W + W.T) * 10.0 ** trial.one_of(0, int(rng.integers(*SIZES)))
     labels = np.unique(np.concatenate([np.arange(m), rng.integers(m, size=n - m)]), return_inverse=True)[1]
     trial.note(f"nodes={n}", f"m={m}")
@@ -173,7 +175,7 @@ def _graph(trial: Trial) -> None:
         trial.fact("wrong cause: disconnected, but the graph is connected", False)
         return
     trial.status, trial.proven = ("proven" if found.proven else "not proven"), found.proven
-    X = graphs.assembled(blocks, found.vectors)
+    X = graphs.gather_parts(blocks, found.vectors)
     if found.proven:
         true = tangent(truth.top(k), truth.vectors[:, k:], X)
         doubt = 4.0 * truth.doubt / gap if gap > 8.0 * truth.doubt else math.inf
@@ -209,7 +211,7 @@ def _clusters(trial: Trial) -> None:
     found = spectral_clustering(blocks, SimulatedNetwork(place), k, seed=trial.seed)
     pairs = found.eigenpairs
     trial.status, trial.proven = ("proven" if pairs.proven else "not proven"), pairs.proven
-    labels, points = graphs.assembled(blocks, found.labels), graphs.assembled(blocks, found.embedding)
+    labels, points = graphs.gather_parts(blocks, found.labels), graphs.gather_parts(blocks, found.embedding)
     if pairs.proven:
         X = points * np.sqrt(W.sum(axis=1))[:, None]
         gap = float(truth.values[k] - truth.values[k - 1])

@@ -1,12 +1,13 @@
-"""All cases of the fault suite, in the order of the report."""
+"""The cases of the fault suite, in the order of the report."""
 
 from __future__ import annotations
 
-from studies.faults.disturbances import disks, noise, schedules, slow_peer
-from studies.faults.enrolment import lists, requests, revoked_site
-from studies.faults.lies import arrays, leaders, old_result, results
-from studies.faults.measured import large, memory, rounds
-from studies.faults.outages import (
+from studies.faults.cases.disturbances import disks, noise, schedules, slow_peer
+from studies.faults.cases.enrolment import lists, requests, revoked_site
+from studies.faults.cases.intrusions import certificates, frames
+from studies.faults.cases.lying_agents import arrays, leaders, old_result, results
+from studies.faults.cases.measurements import large, memory, rounds
+from studies.faults.cases.outages import (
     all_killed,
     deadline,
     frozen,
@@ -19,9 +20,8 @@ from studies.faults.outages import (
     rejoin,
     two_killed,
 )
-from studies.faults.playing import Case
-from studies.faults.strangers import certificates, frames
-from studies.faults.unlike import unlike_processors
+from studies.faults.cases.processors import mixed_processors
+from studies.faults.harness import Case
 
 __all__ = ["CASES"]
 
@@ -50,7 +50,7 @@ CASES: tuple[Case, ...] = (
     Case("invalid messages", arrays),
     Case("false leader", leaders),
     Case("stale result", old_result),
-    Case("mixed processors", unlike_processors),
+    Case("mixed processors", mixed_processors),
     Case("memory", memory),
     Case("large message", large),
     Case("round time", rounds),

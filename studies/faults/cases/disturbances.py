@@ -1,4 +1,4 @@
-"""Cases with lossy links, a slow peer, unusable disks, and random schedules of faults."""
+"""Cases with lossy links, a slow agent, unusable disks, and random schedules of faults."""
 
 from __future__ import annotations
 
@@ -13,38 +13,43 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.faults.hurt import UNFINISHED, Hurt
-from studies.faults.playing import (
+from studies.faults.faulty_agent import UNFINISHED, AgentFaults
+from studies.faults.fleet import Fleet, Setup, Verdict
+from studies.faults.harness import (
     LIMIT,
-    Found,
+    CaseResult,
     Scale,
-    all_finish,
+    expect_all_finish,
     expect_one_epoch,
-    play,
-    summed,
+    run_fleet,
+    summarise,
 )
-from studies.faults.processes import Fleet, Setup, Verdict
 
 __all__ = ["disks", "noise", "schedules", "slow_peer"]
 
 
-def noise(scale: Scale) -> Found:
-    """Lose, duplicate and delay frames at all sites."""
-    verdicts, counts = [], dict.fromkeys(("lost", "doubled", "held"), 0)
-    every = [Hurt(loss=0.01), Hurt(double=0.05), Hurt(late=0.05), Hurt(loss=0.01, double=0.05, late=0.05)]
-    for number, hurt in enumerate(every if scale.full else every[-1:]):
+def noise(scale: Scale) -> CaseResult:
+    """Drop, duplicate and delay frames at all sites."""
+    verdicts, counts = [], dict.fromkeys(("lost", "duplicated", "delayed"), 0)
+    kinds = [
+        AgentFaults(loss=0.01),
+        AgentFaults(duplicate=0.05),
+        AgentFaults(delay=0.05),
+        AgentFaults(loss=0.01, duplicate=0.05, delay=0.05),
+    ]
+    for number, faults in enumerate(kinds if scale.full else kinds[-1:]):
 
-        def act(fleet: Fleet, hurt: Hurt = hurt) -> None:
-            fleet.start(hurt=replace(hurt, pause=0.01))
+        def act(fleet: Fleet, faults: AgentFaults = faults) -> None:
+            fleet.start(faults=replace(faults, pause=0.01))
             fleet.wait(LIMIT)
             for site in range(10):
                 for one in fleet.events(site, "end"):
                     for name in counts:
                         counts[name] += one.get(name, 0)
 
-        verdicts.append(play(scale.folder / "noise", Setup(seed=700 + number), act, expect_one_epoch))
-    figures = f"{counts['lost']} frames lost, {counts['doubled']} duplicated, {counts['held']} delayed"
-    return summed(
+        verdicts.append(run_fleet(scale.folder / "noise", Setup(seed=700 + number), act, expect_one_epoch))
+    figures = f"{counts['lost']} frames lost, {counts['duplicated']} duplicated, {counts['delayed']} delayed"
+    return summarise(
         "loss, duplicates, reordering",
         "1% of frames lost, 5% duplicated, 5% delayed, separately and combined",
         verdicts,
@@ -52,36 +57,40 @@ def noise(scale: Scale) -> Found:
     )
 
 
-def slow_peer(scale: Scale) -> Found:
-    """Make one peer 20 times slower in everything."""
-    took: list[float] = []
+def slow_peer(scale: Scale) -> CaseResult:
+    """Make one agent 20 times slower in every frame and iteration."""
+    step_seconds: list[float] = []
 
-    def clean(fleet: Fleet) -> None:
-        fleet.start(hurt=Hurt(pause=1e-4))
-        fleet.running()
+    def undisturbed(fleet: Fleet) -> None:
+        fleet.start(faults=AgentFaults(pause=1e-4))
+        fleet.wait_until_running()
         fleet.wait(LIMIT)
-        took.append(_seconds_per_step(fleet))
+        step_seconds.append(_seconds_per_step(fleet))
 
     setup = Setup(seed=710, gap=0.3)
-    verdicts = [play(scale.folder / "slow", setup, clean, all_finish)]
+    verdicts = [run_fleet(scale.folder / "slow", setup, undisturbed, expect_all_finish)]
 
     def slow(fleet: Fleet) -> None:
         rounds = max(int(one["rounds"]) for one in before) / max(int(one["iterations"]) for one in before)
-        each = 20.0 * took[0] / max(rounds, 1.0) / 4.0  # two frames in and two out in every round
-        fleet.start(*(site for site in range(10) if site != 4), hurt=Hurt(pause=1e-4))
-        fleet.start(4, hurt=Hurt(slow=each, pause=20.0 * took[0] / max(rounds, 1.0)))
+        each = 20.0 * step_seconds[0] / max(rounds, 1.0) / 4.0  # two frames in and two out in every round
+        fleet.start(*(site for site in range(10) if site != 4), faults=AgentFaults(pause=1e-4))
+        fleet.start(4, faults=AgentFaults(slow=each, pause=20.0 * step_seconds[0] / max(rounds, 1.0)))
         fleet.wait(2.0 * LIMIT)
-        took.append(_seconds_per_step(fleet))
+        step_seconds.append(_seconds_per_step(fleet))
 
     with Fleet(scale.folder / "slow", setup) as fleet:
-        fleet.start(hurt=Hurt(pause=1e-4))
+        fleet.start(faults=AgentFaults(pause=1e-4))
         fleet.wait(LIMIT)
         before = [one for site in range(10) for one in fleet.events(site, "end")]
-    verdicts.append(play(scale.folder / "slow", setup, slow, expect_one_epoch))
+    verdicts.append(run_fleet(scale.folder / "slow", setup, slow, expect_one_epoch))
     figures = (
-        f"{1e3 * took[0]:.0f} ms per iteration, {1e3 * took[-1]:.0f} ms with the slow peer" if len(took) > 1 else ""
+        f"{1e3 * step_seconds[0]:.0f} ms per iteration, {1e3 * step_seconds[-1]:.0f} ms with the slow agent"
+        if len(step_seconds) > 1
+        else ""
     )
-    return summed("slow peer", "1 of 10 agents is 20 times slower in every frame and iteration", verdicts, figures)
+    return summarise(
+        "slow peer", "1 of 10 agents takes 20 times as long for every frame and iteration", verdicts, figures
+    )
 
 
 def _seconds_per_step(fleet: Fleet) -> float:
@@ -89,16 +98,16 @@ def _seconds_per_step(fleet: Fleet) -> float:
     return float((steps[-1]["at"] - steps[0]["at"]) / max(len(steps) - 1, 1)) if steps else 0.0
 
 
-def disks(scale: Scale) -> Found:
-    """Put one site's state folder on a full or read-only disk, and kill and restart that site."""
-    verdicts, warned, impossible = [], 0, []
+def disks(scale: Scale) -> CaseResult:
+    """Put the state folder of one site on a full or read-only disk, and kill and restart the agent of that site."""
+    verdicts, warned, skipped = [], 0, []
     for number, kind in enumerate(("full", "read-only")):
 
         def act(fleet: Fleet, kind: str = kind) -> None:
-            with _bad_folder(fleet.site(3) / "state", kind):
+            with _unusable_disk(fleet.kit(3) / "state", kind):
                 fleet.start()
-                fleet.running()
-                fleet.until(lambda: len(fleet.events(3, "step")) > 12, 60.0, "no iterations")
+                fleet.wait_until_running()
+                fleet.wait_until(lambda: len(fleet.events(3, "step")) > 12, 60.0, "no iterations")
                 fleet.kill(3)
                 time.sleep(0.5)
                 fleet.start(3)
@@ -106,18 +115,18 @@ def disks(scale: Scale) -> Found:
 
         def expect(fleet: Fleet, verdict: Verdict) -> None:
             nonlocal warned
-            all_finish(fleet, verdict)
+            expect_all_finish(fleet, verdict)
             warned += bool(fleet.events(3, "checkpoint"))
             if not fleet.events(3, "checkpoint"):
                 verdict.problems.append("no warning that checkpoints cannot be written")
 
         try:
-            verdicts.append(play(scale.folder / "disk", Setup(seed=800 + number, gap=0.7), act, expect))
+            verdicts.append(run_fleet(scale.folder / "disk", Setup(seed=800 + number, gap=0.7), act, expect))
         except _MountFailed as why:
-            impossible.append(f"skipped on this machine: {kind} ({why})")
-    figures = "; ".join([f"warning logged in {warned} of {len(verdicts)} runs", *impossible])
+            skipped.append(f"skipped on this machine: {kind} ({why})")
+    figures = "; ".join([f"warning logged in {warned} of {len(verdicts)} runs", *skipped])
     done = "state folder of 1 of 10 on a full disk (16 KB) or a read-only one; that site also killed and restarted"
-    return summed("unusable disks", done, verdicts, figures)
+    return summarise("unusable disks", done, verdicts, figures)
 
 
 class _MountFailed(Exception):
@@ -125,7 +134,8 @@ class _MountFailed(Exception):
 
 
 @contextlib.contextmanager
-def _bad_folder(folder: Path, kind: str) -> Iterator[None]:
+def _unusable_disk(folder: Path, kind: str) -> Iterator[None]:
+    """Mount a full or a read-only disk at a folder; without root, make the folder read-only by its permissions."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "read-only" and os.getuid() != 0:
         folder.chmod(0o500)
@@ -147,14 +157,14 @@ def _bad_folder(folder: Path, kind: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def schedules(scale: Scale) -> Found:
-    """Inject one to three random faults into real processes; killed agents are restarted."""
+def schedules(scale: Scale) -> CaseResult:
+    """Inject one to three random faults at random moments; killed agents are restarted."""
     verdicts = [_schedule(scale.folder / "schedule", seed) for seed in range(scale.choose(20, 5))]
     epochs = sum(verdict.epochs for verdict in verdicts)
     figures = (
         f"{epochs} epochs in total; {sum(len(v.finished) for v in verdicts)} of {10 * len(verdicts)} sites finished"
     )
-    return summed(
+    return summarise(
         "random schedules",
         "1–3 random faults each: one, two or all agents killed, one frozen, partition, one-way loss",
         verdicts,
@@ -177,8 +187,8 @@ def _schedule(folder: Path, seed: int) -> Verdict:
     def act(fleet: Fleet) -> None:
         assert fleet.proxies is not None
         fleet.start()
-        if rng.random() < 0.7:  # otherwise faults hit while agents gather
-            fleet.running()
+        if rng.random() < 0.7:  # otherwise the faults begin while the agents are still gathering
+            fleet.wait_until_running()
         began = time.monotonic()
         for at, kind in sorted(faults):
             time.sleep(max(began + at - time.monotonic(), 0.0))
@@ -201,13 +211,15 @@ def _schedule(folder: Path, seed: int) -> Verdict:
                 fleet.proxies.hold(ways)
                 time.sleep(seconds)
                 fleet.proxies.release(ways)
-        fleet.wait(fleet.setup.deadline + 30.0)  # an agent that returns after all others left ends at its own deadline
+        fleet.wait(
+            fleet.setup.deadline + 30.0
+        )  # an agent that returns after all others have ended waits for its deadline
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         if on_loss == "wait":
-            all_finish(fleet, verdict)
+            expect_all_finish(fleet, verdict)
             return
-        # an agent that was away for long may return too late and end unfinished, but never with a wrong result
+        # an agent that was away for long may return too late and end unfinished, but must not end with a wrong result
         for site, code in verdict.codes.items():
             if code not in (0, UNFINISHED):
                 verdict.problems.append(f"s{site} ended with exit code {code}")
@@ -221,7 +233,7 @@ def _schedule(folder: Path, seed: int) -> Verdict:
         proxied=True,
         seed=900 + seed,
     )
-    verdict = play(folder, setup, act, expect)
+    verdict = run_fleet(folder, setup, act, expect)
     if verdict.problems:
         verdict.problems.append(
             f"(seed {seed}, {on_loss}, {algorithm}, {[(round(at, 2), kind) for at, kind in sorted(faults)]})"

@@ -1,4 +1,4 @@
-"""Cases in which agents are killed, frozen or disconnected, and then return or are left out."""
+"""Cases in which agents are killed, frozen or disconnected, and then return or are left out of the run."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 
 import numpy as np
 
-from studies.faults.hurt import UNFINISHED
-from studies.faults.playing import (
+from studies.faults.faulty_agent import UNFINISHED
+from studies.faults.fleet import Fleet, Hung, Setup, Verdict
+from studies.faults.harness import (
     LIMIT,
-    Found,
+    CaseResult,
     Scale,
-    all_finish,
+    detection_delays,
+    expect_all_finish,
     expect_codes,
     expect_one_epoch,
     neighbours,
-    noticed,
-    play,
-    repeated,
-    summed,
+    repeated_iterations,
+    run_fleet,
+    summarise,
 )
-from studies.faults.processes import Fleet, Hung, Setup, Verdict
 
 __all__ = [
     "all_killed",
@@ -38,33 +38,34 @@ __all__ = [
 ]
 
 
-def kill_and_restart(scale: Scale) -> Found:
+def kill_and_restart(scale: Scale) -> CaseResult:
     """Kill one of ten agents at a random moment and restart it while the others wait."""
     rng = np.random.default_rng(41)
-    verdicts, seen, again = [], [], []
+    verdicts, delays, repeated = [], [], []
     for number in range(scale.choose(10, 3)):
         victim, moment, away = int(rng.integers(10)), rng.uniform(0.0, 4.0), rng.uniform(1.0, 3.0)
         algorithm = ("deepca", "accelerated", "auto")[number % 3]
 
         def act(fleet: Fleet, victim: int = victim, moment: float = moment, away: float = away) -> None:
             fleet.start()
-            fleet.running()
+            fleet.wait_until_running()
             time.sleep(moment)
             ended = not fleet.alive(victim)
             killed = fleet.kill(victim)
             time.sleep(away)
             if not ended:
-                seen.extend(noticed(fleet, victim, killed))
+                delays.extend(detection_delays(fleet, victim, killed))
             fleet.start(victim)
             fleet.wait(LIMIT)
-            again.append(repeated(fleet))
+            repeated.append(repeated_iterations(fleet))
 
         setup = Setup(algorithm=algorithm, seed=number)
-        verdicts.append(play(scale.folder / "kill", setup, act, all_finish))
+        verdicts.append(run_fleet(scale.folder / "kill", setup, act, expect_all_finish))
     figures = (
-        f"detected by neighbours within {max(seen, default=0.0):.2f} s; ≤ {max(again, default=0)} iterations repeated"
+        f"detected by neighbours within {max(delays, default=0.0):.2f} s; "
+        f"≤ {max(repeated, default=0)} iterations repeated"
     )
-    return summed(
+    return summarise(
         "killed and restarted",
         "SIGKILL of 1 of 10 at a random moment, restarted after 1–3 s; `wait`",
         verdicts,
@@ -72,10 +73,10 @@ def kill_and_restart(scale: Scale) -> Found:
     )
 
 
-def kill_and_shrink(scale: Scale) -> Found:
-    """Kill one of ten agents at a random moment for good; the others continue without it."""
+def kill_and_shrink(scale: Scale) -> CaseResult:
+    """Kill one of ten agents at a random moment and do not restart it; the others continue without it."""
     rng = np.random.default_rng(42)
-    verdicts, seen, left = [], [], 0
+    verdicts, delays, left = [], [], 0
     for number in range(scale.choose(10, 3)):
         victim, moment = int(rng.integers(10)), rng.uniform(0.0, 3.0)
         algorithm = ("deepca", "accelerated", "auto")[number % 3]
@@ -83,7 +84,7 @@ def kill_and_shrink(scale: Scale) -> Found:
 
         def act(fleet: Fleet, victim: int = victim, moment: float = moment, killed: list[float] = killed) -> None:
             fleet.start()
-            fleet.running()
+            fleet.wait_until_running()
             time.sleep(moment)
             if fleet.alive(victim) and not fleet.events(victim, "finished"):
                 killed.append(fleet.kill(victim))
@@ -91,19 +92,21 @@ def kill_and_shrink(scale: Scale) -> Found:
 
         def expect(fleet: Fleet, verdict: Verdict, victim: int = victim, killed: list[float] = killed) -> None:
             if not killed:
-                all_finish(fleet, verdict)
+                expect_all_finish(fleet, verdict)
                 return
-            seen.extend(noticed(fleet, victim, killed[0]))
+            delays.extend(detection_delays(fleet, victim, killed[0]))
             others = [site for site in range(10) if site != victim]
             expect_codes(fleet, verdict, dict.fromkeys(others, 0))
             if verdict.members not in (fleet.names, tuple(fleet.names[site] for site in others)):
                 verdict.problems.append(f"result computed from {verdict.members}")
 
         setup = Setup(algorithm=algorithm, on_loss="shrink", patience=2.0, seed=100 + number)
-        verdicts.append(play(scale.folder / "shrink", setup, act, expect))
+        verdicts.append(run_fleet(scale.folder / "shrink", setup, act, expect))
         left += len(verdicts[-1].members) == 9
-    figures = f"detected by neighbours within {max(seen, default=0.0):.2f} s; {left} results from the 9 survivors' rows"
-    return summed(
+    figures = (
+        f"detected by neighbours within {max(delays, default=0.0):.2f} s; {left} results from the 9 survivors' rows"
+    )
+    return summarise(
         "killed and left out",
         "SIGKILL of 1 of 10 at a random moment, never restarted; `shrink`, patience 2 s",
         verdicts,
@@ -111,14 +114,14 @@ def kill_and_shrink(scale: Scale) -> Found:
     )
 
 
-def two_killed(scale: Scale) -> Found:
-    """Kill two agents at once, neighbours or not, and restart both."""
+def two_killed(scale: Scale) -> CaseResult:
+    """Kill two agents at once, which may be neighbours, and restart both."""
     verdicts = []
     for number in range(scale.choose(3, 1)):
 
         def act(fleet: Fleet, number: int = number) -> None:
             fleet.start()
-            fleet.running()
+            fleet.wait_until_running()
             time.sleep(0.7 + 0.4 * number)
             pair = (3, 4) if number % 2 == 0 else (2, 7)
             fleet.kill(*pair)
@@ -128,11 +131,11 @@ def two_killed(scale: Scale) -> Found:
             fleet.start(pair[1])
             fleet.wait(LIMIT)
 
-        verdicts.append(play(scale.folder / "two", Setup(seed=200 + number), act, all_finish))
-    return summed("two killed together", "SIGKILL of 2 of 10, both restarted; `wait`", verdicts)
+        verdicts.append(run_fleet(scale.folder / "two", Setup(seed=200 + number), act, expect_all_finish))
+    return summarise("two killed together", "SIGKILL of 2 of 10, both restarted; `wait`", verdicts)
 
 
-def all_killed(scale: Scale) -> Found:
+def all_killed(scale: Scale) -> CaseResult:
     """Kill all agents at once and restart them."""
     verdicts: list[Verdict] = []
     resumed: list[int] = []
@@ -140,63 +143,63 @@ def all_killed(scale: Scale) -> Found:
 
         def act(fleet: Fleet, number: int = number) -> None:
             fleet.start()
-            fleet.running()
-            fleet.until(lambda: len(fleet.events(0, "step")) > 14 + number, 60.0, "no iterations")
+            fleet.wait_until_running()
+            fleet.wait_until(lambda: len(fleet.events(0, "step")) > 14 + number, 60.0, "no iterations")
             fleet.kill(*range(10))
             fleet.start()
             fleet.wait(LIMIT)
             resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
 
-        verdicts.append(play(scale.folder / "all", Setup(seed=300 + number, gap=0.7), act, all_finish))
+        verdicts.append(run_fleet(scale.folder / "all", Setup(seed=300 + number, gap=0.7), act, expect_all_finish))
     figures = f"resumed from iteration {', '.join(map(str, resumed))}"
-    return summed("all killed", "SIGKILL of all 10 at once, all restarted", verdicts, figures)
+    return summarise("all killed", "SIGKILL of all 10 at once, all restarted", verdicts, figures)
 
 
-def frozen(scale: Scale) -> Found:
-    """Freeze an agent for less than ``patience``: no site is left out."""
+def frozen(scale: Scale) -> CaseResult:
+    """Freeze an agent for less than ``patience``; it must not be left out."""
     seconds = scale.choose(30, 8)
-    seen: list[float] = []
+    delays: list[float] = []
     began: list[float] = []
 
     def act(fleet: Fleet) -> None:
         fleet.start()
-        fleet.running()
+        fleet.wait_until_running()
         time.sleep(0.5)
         stopped = time.monotonic()
         began.append(stopped)
         fleet.signal(4, signal.SIGSTOP)
         time.sleep(seconds)
-        seen.extend(noticed(fleet, 4, stopped))
+        delays.extend(detection_delays(fleet, 4, stopped))
         fleet.signal(4, signal.SIGCONT)
         fleet.wait(LIMIT)
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
-        all_finish(fleet, verdict)
+        expect_all_finish(fleet, verdict)
         late = [one for site in range(10) for one in fleet.events(site, "epoch") if not began or one["at"] > began[0]]
         if late:
             verdict.problems.append(f"a new epoch began during the freeze: {late[0]['text']}")
 
     setup = Setup(on_loss="shrink", patience=60.0, seed=400)
-    verdict = play(scale.folder / "frozen", setup, act, expect)
-    figures = f"no new epoch; silence detected by neighbours within {max(seen, default=0.0):.2f} s"
+    verdict = run_fleet(scale.folder / "frozen", setup, act, expect)
+    figures = f"no new epoch; silence detected by neighbours within {max(delays, default=0.0):.2f} s"
     done = f"SIGSTOP of 1 of 10 for {seconds} s; `shrink`, patience 60 s"
-    return summed(f"frozen for {seconds} s", done, [verdict], figures)
+    return summarise(f"frozen for {seconds} s", done, [verdict], figures)
 
 
-def frozen_too_long(scale: Scale) -> Found:
-    """Freeze an agent for longer than ``patience``: it is left out, and rejoins when it returns."""
+def frozen_too_long(scale: Scale) -> CaseResult:
+    """Freeze an agent for longer than ``patience``; it must be left out, and rejoin once it continues."""
     patience = 3.0
     counted: list[float] = []
 
     def act(fleet: Fleet) -> None:
         fleet.start()
-        fleet.running()
+        fleet.wait_until_running()
         time.sleep(0.5)
         stopped = time.monotonic()
         fleet.signal(4, signal.SIGSTOP)
-        fleet.until_left_out(4)
+        fleet.wait_until_left_out(4)
         for other in neighbours(fleet, 4):
-            # only regroup events that end an epoch carry its number; here nothing but the loss can end one
+            # only a regroup event that ends an epoch has its number, and here only the loss can end an epoch
             counted.extend(
                 one["at"] - stopped for one in fleet.events(other, "regroup") if "epoch" in one and one["at"] >= stopped
             )
@@ -204,35 +207,35 @@ def frozen_too_long(scale: Scale) -> Found:
         fleet.wait(LIMIT)
 
     setup = Setup(on_loss="shrink", patience=patience, seed=401, gap=0.85, pause=0.2)
-    verdict = play(scale.folder / "rejoin", setup, act, all_finish)
+    verdict = run_fleet(scale.folder / "rejoin", setup, act, expect_all_finish)
     first = min(counted, default=float("inf"))
     if not first <= patience + 2.0:
         verdict.problems.append(f"frozen neighbour declared lost only after {first:.1f} s")
     figures = f"declared lost after {first:.1f} s (patience + {first - patience:.1f} s); {verdict.epochs} epochs"
     done = f"SIGSTOP of 1 of 10 until the others continue without it, then SIGCONT; `shrink`, patience {patience:g} s"
-    return summed("frozen, left out, returned", done, [verdict], figures)
+    return summarise("frozen, left out, returned", done, [verdict], figures)
 
 
-def rejoin(scale: Scale) -> Found:
-    """Kill an agent, restart it after it was left out, and let it rejoin in a later epoch."""
+def rejoin(scale: Scale) -> CaseResult:
+    """Kill an agent and restart it after it was left out; it must rejoin in a later epoch."""
 
     def act(fleet: Fleet) -> None:
         fleet.start()
-        fleet.running()
+        fleet.wait_until_running()
         time.sleep(0.5)
         fleet.kill(7)
-        fleet.until_left_out(7)
+        fleet.wait_until_left_out(7)
         fleet.start(7)
         fleet.wait(LIMIT)
 
     setup = Setup(on_loss="shrink", patience=2.0, seed=402, gap=0.85, pause=0.2)
-    verdict = play(scale.folder / "rejoin", setup, act, all_finish)
+    verdict = run_fleet(scale.folder / "rejoin", setup, act, expect_all_finish)
     done = "SIGKILL of 1 of 10, restarted once the others continue without it; `shrink`, patience 2 s"
-    return summed("killed, left out, returned", done, [verdict], f"{verdict.epochs} epochs, the last with all 10")
+    return summarise("killed, left out, returned", done, [verdict], f"{verdict.epochs} epochs, the last with all 10")
 
 
-def partition(scale: Scale) -> Found:
-    """Block all links between two halves, or between one site and the rest, and restore them."""
+def partition(scale: Scale) -> CaseResult:
+    """Block all links between two halves of the sites, or between one site and the rest, and restore them."""
     seconds = scale.choose(30, 6)
     verdicts = []
     for number, (inside, reset) in enumerate([((0, 1, 2, 3, 4), False), ((6,), True)]):
@@ -240,7 +243,7 @@ def partition(scale: Scale) -> Found:
         def act(fleet: Fleet, inside: tuple[int, ...] = inside, reset: bool = reset) -> None:
             assert fleet.proxies is not None
             fleet.start()
-            fleet.running()
+            fleet.wait_until_running()
             time.sleep(0.5)
             links = fleet.proxies.between(inside)
             ways = [*links, *((j, i) for i, j in links)]
@@ -250,32 +253,32 @@ def partition(scale: Scale) -> Found:
             fleet.wait(LIMIT)
 
         setup = Setup(proxied=True, seed=500 + number)
-        verdicts.append(play(scale.folder / "partition", setup, act, expect_one_epoch))
+        verdicts.append(run_fleet(scale.folder / "partition", setup, act, expect_one_epoch))
     done = f"links between two halves of 5 blocked for {seconds} s; links of 1 site reset for {seconds} s; `wait`"
-    return summed(f"partition of {seconds} s", done, verdicts, f"epochs: {max(v.epochs for v in verdicts)}")
+    return summarise(f"partition of {seconds} s", done, verdicts, f"epochs: {max(v.epochs for v in verdicts)}")
 
 
-def one_way(scale: Scale) -> Found:
+def one_way(scale: Scale) -> CaseResult:
     """Block one direction of a link and restore it."""
     seconds = scale.choose(30, 6)
 
     def act(fleet: Fleet) -> None:
         assert fleet.proxies is not None
         fleet.start()
-        fleet.running()
+        fleet.wait_until_running()
         time.sleep(0.5)
         fleet.proxies.hold([(2, 3)])
         time.sleep(seconds)
         fleet.proxies.release([(2, 3)])
         fleet.wait(LIMIT)
 
-    verdict = play(scale.folder / "oneway", Setup(proxied=True, seed=510), act, all_finish)
+    verdict = run_fleet(scale.folder / "oneway", Setup(proxied=True, seed=510), act, expect_all_finish)
     done = f"link from s2 to s3 blocked for {seconds} s, the reverse direction open; `wait`"
-    return summed(f"one-way loss of {seconds} s", done, [verdict], f"epochs: {verdict.epochs}")
+    return summarise(f"one-way loss of {seconds} s", done, [verdict], f"epochs: {verdict.epochs}")
 
 
-def minority(scale: Scale) -> Found:
-    """Partition for good: only a side with a majority of the sites gets a result."""
+def minority(scale: Scale) -> CaseResult:
+    """Partition the network permanently; only a side with a majority of the sites may get a result."""
     verdicts = []
     for number, small in enumerate([(0, 1, 2), (0, 1, 2, 3, 4)][: scale.choose(2, 2)]):
         rest = tuple(site for site in range(10) if site not in small)
@@ -286,7 +289,7 @@ def minority(scale: Scale) -> Found:
             for site in small if wins else range(10):
                 fleet.configure(site, deadline="25s")
             fleet.start()
-            fleet.running()
+            fleet.wait_until_running()
             time.sleep(0.5)
             links = fleet.proxies.between(small)
             fleet.proxies.hold([*links, *((j, i) for i, j in links)])
@@ -307,8 +310,8 @@ def minority(scale: Scale) -> Found:
                 verdict.problems.append(f"result computed from {verdict.members}")
 
         setup = Setup(proxied=True, on_loss="shrink", patience=2.0, seed=520 + number)
-        verdicts.append(play(scale.folder / "minority", setup, act, expect))
-    return summed(
+        verdicts.append(run_fleet(scale.folder / "minority", setup, act, expect))
+    return summarise(
         "minority",
         "permanent partitions 3 : 7 and 5 : 5; `shrink`, patience 2 s, deadline 25 s for sites without a majority",
         verdicts,
@@ -316,16 +319,16 @@ def minority(scale: Scale) -> Found:
     )
 
 
-def deadline(scale: Scale) -> Found:
-    """Kill one site: the others end unfinished at their deadline, and later resume from checkpoints."""
+def deadline(scale: Scale) -> CaseResult:
+    """Kill one agent; the others must end unfinished at their deadline, and resume from checkpoints when restarted."""
     resumed: list[int] = []
 
     def act(fleet: Fleet) -> None:
         for site in range(10):
             fleet.configure(site, deadline="20s")
         fleet.start()
-        fleet.running()
-        fleet.until(lambda: len(fleet.events(0, "step")) > 8, 60.0, "no iterations")
+        fleet.wait_until_running()
+        fleet.wait_until(lambda: len(fleet.events(0, "step")) > 8, 60.0, "no iterations")
         fleet.kill(5)
         began = time.monotonic()
         fleet.wait(fleet.setup.deadline + 10.0, [site for site in range(10) if site != 5])
@@ -338,9 +341,9 @@ def deadline(scale: Scale) -> Found:
         fleet.wait(LIMIT)
         resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
 
-    verdict = play(scale.folder / "deadline", Setup(deadline=20.0, seed=600, gap=0.7), act, all_finish)
+    verdict = run_fleet(scale.folder / "deadline", Setup(deadline=20.0, seed=600, gap=0.7), act, expect_all_finish)
     if not resumed or max(resumed) < 1:
         verdict.problems.append(f"resumed from iterations {resumed}")
     done = "1 of 10 killed, deadline 20 s; then all restarted"
     figures = f"9 end unfinished at their deadline; then resumed from iteration {', '.join(map(str, resumed))}"
-    return summed("deadline", done, [verdict], figures)
+    return summarise("deadline", done, [verdict], figures)

@@ -1,4 +1,4 @@
-"""Run real agents under faults, judge the outcome, and summarize it as a row of the report."""
+"""Run a fleet under faults, check the outcome, and summarise it as a row of the report."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepca._util.typing import Array
-from studies.faults.processes import Fleet, Hung, Setup, Verdict
+from studies.faults.fleet import Fleet, Hung, Setup, Verdict
 
 __all__ = [
     "LIMIT",
     "Case",
-    "Found",
-    "Lies",
+    "CaseResult",
+    "LieCounts",
     "Scale",
-    "all_finish",
+    "detection_delays",
+    "expect_all_finish",
     "expect_codes",
     "expect_one_epoch",
     "neighbours",
-    "noticed",
-    "play",
-    "repeated",
-    "summed",
+    "repeated_iterations",
+    "run_fleet",
+    "summarise",
 ]
 
 LIMIT = 90.0
@@ -31,19 +31,31 @@ LIMIT = 90.0
 
 @dataclass(frozen=True)
 class Scale:
-    """Folder and size of a suite: all runs at full length, or fewer and shorter ones."""
+    """Working folder of the suite, and whether to make all runs at full length or fewer and shorter ones."""
 
     folder: Path
     full: bool = True
 
     def choose(self, full: int, quick: int) -> int:
-        """Return the number for this size."""
+        """Return ``full`` for the full suite and ``quick`` for the quick one."""
         return full if self.full else quick
 
 
 @dataclass(frozen=True)
-class Lies:
-    """Numbers of lies told, results accepted, tracebacks, and runs in which all honest sites named the liar."""
+class LieCounts:
+    """Counts over the runs of a case in which an agent lies.
+
+    Parameters
+    ----------
+    told
+        Lies told, one per run.
+    accepted
+        Fabricated results that a site wrote.
+    tracebacks
+        Agents that ended with a traceback.
+    named
+        Runs in which the honest sites named the liar.
+    """
 
     told: int
     accepted: int
@@ -52,37 +64,37 @@ class Lies:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Outcome of a case, a row of the report.
+class CaseResult:
+    """Outcome of a case: one row of the report.
 
     Parameters
     ----------
     case, done
-        Name of the case, and what was done.
-    runs, success, wrong, hung
-        Numbers of runs: all, those that passed, those with a wrong result or differing ones, those that did not end.
+        Name of the case, and a description of what was done.
+    runs, passed, wrong, hung
+        Numbers of runs: in total, that passed, with a wrong result or with results that differ, and that did not end.
     figures
         Measurements, as text.
     problems
-        What went wrong, by run.
+        What went wrong, one line each, beginning with the run.
     lies
-        What became of lies, in cases that tell some.
+        Counts of lies, in cases in which an agent lies.
     """
 
     case: str
     done: str
     runs: int
-    success: int
+    passed: int
     wrong: int
     hung: int
     figures: str = ""
     problems: tuple[str, ...] = ()
-    lies: Lies | None = None
+    lies: LieCounts | None = None
 
     @property
     def holds(self) -> bool:
         """Whether all runs passed."""
-        return self.success == self.runs and not self.wrong and not self.hung
+        return self.passed == self.runs and not self.wrong and not self.hung
 
 
 @dataclass(frozen=True)
@@ -90,33 +102,37 @@ class Case:
     """A kind of fault, and the function that injects it."""
 
     name: str
-    inject: Callable[[Scale], Found]
+    inject: Callable[[Scale], CaseResult]
 
-    def run(self, scale: Scale) -> Found:
-        """Run the case; a hang outside of its runs gives a row, too."""
+    def run(self, scale: Scale) -> CaseResult:
+        """Run the case; if it hangs outside of its runs, return a row that says so."""
         try:
             return self.inject(scale)
         except Hung as error:
-            return Found(self.name, "not completed", 1, 0, 0, 1, "", (str(error),))
+            return CaseResult(self.name, "not completed", 1, 0, 0, 1, "", (str(error),))
 
 
-def play(
+def run_fleet(
     folder: Path,
     setup: Setup,
     act: Callable[[Fleet], object],
     expect: Callable[[Fleet, Verdict], None],
     rows: Sequence[Array] | None = None,
 ) -> Verdict:
-    """Run a fleet once and judge it.
+    """Run a fleet once and return the verdict on its results.
 
     Parameters
     ----------
+    folder
+        Where the kits of the fleet are written.
+    setup
+        Configuration of the fleet.
     act
-        Starts agents, injects faults and waits; Hung is noted in the verdict.
+        Starts the agents, injects faults and waits. If it raises Hung, the verdict records that.
     expect
-        Adds problems that are specific to the case.
+        Adds to the verdict the problems that are specific to the case.
     rows
-        Rows of each site, shape ``(n_j, d)``; generated if not given.
+        Rows of each site, shape ``(n_j, d)``; random by default.
     """
     with Fleet(folder, setup, rows) as fleet:
         stuck = ""
@@ -132,8 +148,8 @@ def play(
         return verdict
 
 
-def all_finish(fleet: Fleet, verdict: Verdict) -> None:
-    """Expect every site to finish with a result of all sites' rows."""
+def expect_all_finish(fleet: Fleet, verdict: Verdict) -> None:
+    """Add a problem unless every site finishes and the result is computed from the rows of all sites."""
     for site in range(fleet.setup.sites):
         if (code := verdict.codes.get(site)) != 0:
             ends = fleet.events(site, "end")
@@ -144,11 +160,11 @@ def all_finish(fleet: Fleet, verdict: Verdict) -> None:
         verdict.problems.append(f"result computed from {len(verdict.members)} sites")
 
 
-def summed(case: str, done: str, verdicts: Sequence[Verdict], figures: str = "") -> Found:
-    """Summarize runs as a row of the report."""
-    error = max((max(verdict.error, verdict.simulated) for verdict in verdicts), default=0.0)
+def summarise(case: str, done: str, verdicts: Sequence[Verdict], figures: str = "") -> CaseResult:
+    """Summarise the runs of a case as a row of the report."""
+    error = max((max(verdict.error, verdict.simulator_error) for verdict in verdicts), default=0.0)
     accuracy = [f"largest error {error:.0e}"] if any(verdict.results for verdict in verdicts) else []
-    return Found(
+    return CaseResult(
         case,
         done,
         len(verdicts),
@@ -165,8 +181,8 @@ def neighbours(fleet: Fleet, site: int) -> tuple[int, ...]:
     return fleet.network.neighbors(fleet.names[site])
 
 
-def noticed(fleet: Fleet, victim: int, since: float) -> list[float]:
-    """Return the seconds after which each neighbour of a site detected its failure."""
+def detection_delays(fleet: Fleet, victim: int, since: float) -> list[float]:
+    """Return how many seconds after ``since`` each neighbour of a site detected its failure, if it did."""
     found = []
     for other in neighbours(fleet, victim):
         delays = [
@@ -178,8 +194,8 @@ def noticed(fleet: Fleet, victim: int, since: float) -> list[float]:
     return found
 
 
-def repeated(fleet: Fleet) -> int:
-    """Return the largest number of iterations repeated after a restart, over sites and epochs."""
+def repeated_iterations(fleet: Fleet) -> int:
+    """Return the largest number of iterations that a site repeated at the start of an epoch."""
     most = 0
     for site in range(fleet.setup.sites):
         reached = 0
@@ -193,7 +209,7 @@ def repeated(fleet: Fleet) -> int:
 
 
 def expect_codes(fleet: Fleet, verdict: Verdict, codes: dict[int, int]) -> None:
-    """Expect exit codes, by site."""
+    """Add a problem for every site whose agent did not end with the given exit code."""
     for site, code in codes.items():
         if verdict.codes.get(site) != code:
             ends = fleet.events(site, "end")
@@ -202,8 +218,8 @@ def expect_codes(fleet: Fleet, verdict: Verdict, codes: dict[int, int]) -> None:
 
 
 def expect_one_epoch(fleet: Fleet, verdict: Verdict) -> None:
-    """Expect every site to finish in the first epoch."""
-    all_finish(fleet, verdict)
+    """Add a problem unless every site finishes in the first epoch."""
+    expect_all_finish(fleet, verdict)
     if verdict.epochs != 1:
         regroups = [one for site in range(fleet.setup.sites) for one in fleet.events(site, "regroup")]
         first = min(regroups, key=lambda one: float(one["at"]), default={"text": "no message"})

@@ -1,4 +1,4 @@
-"""Measure messages between processes: round times against bare asyncio over TLS, and one very large message."""
+"""Time messages between processes: rounds, compared with bare asyncio over TLS, and one very large message."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.network.transports.base import Message, Tag
-from studies.faults.processes import Fleet, Hung, Process, Setup, free_ports, in_process
+from studies.faults.fleet import Fleet, Hung, Process, Setup, free_ports, start_process
 
 __all__ = ["GOALS", "large_message", "round_times"]
 
 GOALS = {12_000: 3.0, 1_000_000: 1.5}
-"""Largest allowed ratio of a round to a bare exchange, by bytes of a message."""
+"""Largest allowed ratio of the time of a round to that of a bare exchange, by message size in bytes."""
 _LENGTH = struct.Struct("<Q")  # precedes each message of the bare exchange
 
 
-# ------------------------------------------------------------------------------------------------------------ with Node
+# ------------------------------------------------------------------------------------------------ exchange through Node
 
 
 class _NodeExchange:
-    """Exchange messages through a node and its streams, as agents do."""
+    """Exchange of messages through a node and its streams, as between agents."""
 
     def __init__(self, site: Path, limit: int) -> None:
         from deepca.sites.config.site_file import read_site
         from deepca.sites.pki.identity import Identity
-        from deepca.sites.protocol.fingerprints import run_of
+        from deepca.sites.protocol.fingerprints import network_digest
         from deepca.sites.protocol.incarnation import Incarnation
         from deepca.sites.protocol.records import Offer, RunPlan
         from deepca.sites.runtime.clocks import RealClock
@@ -48,7 +48,7 @@ class _NodeExchange:
         file = read_site(site)
         network, me = file.network, file.index
         names = tuple(entry.name for entry in network.sites)
-        membership = Membership(names, me, network.links, run_of(network), {"measured": b"yes"}, limit)
+        membership = Membership(names, me, network.links, network_digest(network), {"measured": b"yes"}, limit)
         identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
         self._node = Node(membership, Policy(deadline=300.0), RealClock(), identity)
         self._peers = membership.neighbors
@@ -70,14 +70,14 @@ class _NodeExchange:
             self._node.tick()
 
     def exchange(self, payload: Array) -> dict[int, Message]:
-        """Send the same message to all neighbours and return theirs."""
+        """Send the same message to all neighbours, and return the messages received from them."""
         self._count += 1
         tag = Tag(self._plan.epoch, "measured", 0, self._count)
         message = Message(payload, ())
         return self._node.exchange(self._plan, tag, dict.fromkeys(self._peers, message), self._peers)
 
     def rounds(self, count: int, payload: Array) -> None:
-        """Exchange a payload ``count`` times, and check the sizes received."""
+        """Exchange a payload ``count`` times, and check the sizes of what is received."""
         for _ in range(count):
             for message in self.exchange(payload).values():
                 assert message.payload is not None
@@ -85,17 +85,17 @@ class _NodeExchange:
 
     def stop(self) -> None:
         """Leave the network and stop all threads."""
-        self._node.farewell(0.0)
+        self._node.wait_until_all_finished(0.0)
         self._stopped.set()
         self._ticking.join()
         self._streams.stop()
 
 
-# ------------------------------------------------------------------------------------------------------------- without
+# -------------------------------------------------------------------------------------------------------- bare exchange
 
 
 class _BareExchange:
-    """Exchange length-prefixed messages over asyncio with mutual TLS 1.3 in a ring; site i connects to i + 1."""
+    """Exchange of length-prefixed messages over asyncio streams with mutual TLS 1.3, in a ring."""
 
     def __init__(self, index: int, kits: Sequence[Path], ports: Sequence[int]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -137,7 +137,7 @@ class _BareExchange:
         await accepted.wait()
 
     def rounds(self, count: int, payload: Array) -> None:
-        """Exchange a payload ``count`` times, and check the sizes received."""
+        """Exchange a payload ``count`` times, and check the sizes of what is received."""
         self._loop.run_until_complete(self._rounds(count, payload.tobytes()))
 
     async def _rounds(self, count: int, payload: bytes) -> None:
@@ -163,15 +163,15 @@ class _BareExchange:
         self._loop.run_until_complete(asyncio.sleep(0.01))
 
 
-# ------------------------------------------------------------------------------------------------------------ measuring
+# --------------------------------------------------------------------------------------------------------- measurements
 
 
 def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, tuple[float, float, float]]:
-    """Return median seconds of a bare round and of one through Node, and the median ratio, by bytes of a message."""
+    """Return, by message size, the median seconds of a bare exchange and of a round through Node, and their ratio."""
     plan = ((12_000, 60), (1_000_000, 6))
     with Fleet(folder, Setup(agents=agents)) as fleet:
         barrier = multiprocessing.get_context("forkserver").Barrier(agents)
-        kits, ports = [fleet.site(j) for j in range(agents)], free_ports(agents)
+        kits, ports = [fleet.kit(j) for j in range(agents)], free_ports(agents)
         work = (kits, ports, plan, repetitions, barrier)
         taken = np.mean([np.asarray(one) for one in _run_processes(_time_rounds, agents, work, 240.0)], axis=0)
     found = {}
@@ -207,9 +207,9 @@ def _time_rounds(
 
 
 def large_message(folder: Path, size: int) -> tuple[float, bool]:
-    """Send ``size`` bytes both ways between two sites; return seconds, and whether both arrived intact."""
+    """Send ``size`` bytes in both directions between two sites; return the seconds, and whether both arrived intact."""
     with Fleet(folder, Setup(agents=2, topology="path")) as fleet:
-        sites = [fleet.site(j) / "site.toml" for j in range(2)]
+        sites = [fleet.kit(j) / "site.toml" for j in range(2)]
         found = _run_processes(_send_large, 2, (sites, size), 240.0)
     return max(one[0] for one in found), found[0][1] == found[1][2] and found[1][1] == found[0][2]
 
@@ -227,14 +227,14 @@ def _send_large(index: int, results: Connection, sites: Sequence[Path], size: in
 
 
 def _run_processes(work: Callable[..., None], count: int, arguments: tuple[object, ...], limit: float) -> list[Any]:
-    """Run ``work`` in ``count`` processes and return what each of them sends back."""
+    """Run ``work`` in ``count`` processes, and return what each of them sends back within ``limit`` seconds."""
     context = multiprocessing.get_context("forkserver")
     processes: list[Process] = []
     pipes: list[Connection] = []
     try:
         for index in range(count):
             here, there = context.Pipe(duplex=False)
-            processes.append(in_process(work, index, there, *arguments))
+            processes.append(start_process(work, index, there, *arguments))
             pipes.append(here)
             there.close()
         found, end = [], time.monotonic() + limit
@@ -248,7 +248,7 @@ def _run_processes(work: Callable[..., None], count: int, arguments: tuple[objec
 
 
 def _stop(processes: Sequence[Process]) -> None:
-    """Give processes a few seconds to end, then kill them."""
+    """Wait a few seconds for processes to end, then kill the rest."""
     end = time.monotonic() + 5.0
     for process in processes:
         while process.exitcode is None and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Cases with malformed frames and faulty certificates, none of which an agent may accept."""
+"""Cases in which agents must refuse malformed frames and faulty certificates."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import time
 import numpy as np
 
 from studies.faults.certificate_faults import CALLERS, LISTENERS, NO_FAULT, Attempt, call_with, listen_with
+from studies.faults.faulty_agent import AgentFaults
+from studies.faults.fleet import Fleet, Setup, Verdict, start_process
 from studies.faults.footprint import resident
-from studies.faults.hurt import Hurt
-from studies.faults.intruder import deluge, garbage
-from studies.faults.playing import (
+from studies.faults.harness import (
     LIMIT,
-    Found,
+    CaseResult,
     Scale,
     expect_codes,
-    play,
-    summed,
+    run_fleet,
+    summarise,
 )
-from studies.faults.processes import Fleet, Setup, Verdict, in_process
+from studies.faults.intruder import send_bad_frames, send_random_bytes
 
 __all__ = ["certificates", "frames"]
 
 
-def frames(scale: Scale) -> Found:
-    """Flood a running agent with random and damaged frames from a neighbour, and with raw garbage."""
+def frames(scale: Scale) -> CaseResult:
+    """Send a running agent random and damaged frames from a neighbour, and random bytes from strangers."""
     wanted = scale.choose(10_000, 1_000)
     target, guest = 1, 10
     memory: list[float] = []
@@ -39,13 +39,13 @@ def frames(scale: Scale) -> Found:
     def act(fleet: Fleet) -> None:
         nonlocal answered
         fleet.start(*(site for site in range(11) if site != target))
-        fleet.start(target, hurt=Hurt(watch=guest))
-        fleet.running()
+        fleet.start(target, faults=AgentFaults(watch=guest))
+        fleet.wait_until_running()
         fleet.kill(guest)
-        fleet.until_left_out(guest, target)
+        fleet.wait_until_left_out(guest, target)
         began.append(time.monotonic())
         out = fleet.folder / "sent.json"
-        intruder = in_process(deluge, fleet.site(guest) / "site.toml", fleet.names[target], wanted, 1, out)
+        intruder = start_process(send_bad_frames, fleet.kit(guest) / "site.toml", fleet.names[target], wanted, 1, out)
         while intruder.exitcode is None and fleet.alive(target):
             memory.append(resident(fleet.processes[target].pid))
             time.sleep(0.1)
@@ -54,28 +54,28 @@ def frames(scale: Scale) -> Found:
         elif intruder.exitcode is None and intruder.pid is not None:
             os.kill(intruder.pid, signal.SIGKILL)
         if fleet.alive(target):
-            answered = garbage(fleet.listening[target], scale.choose(200, 50), 2)
+            answered = send_random_bytes(fleet.listening[target], scale.choose(200, 50), 2)
         fleet.wait(2 * LIMIT, range(10))
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         expect_codes(fleet, verdict, dict.fromkeys(range(10), 0))
-        control, told = sent.get("control", 0.0), fleet.events(target, "effect")
-        had = sum(began[0] <= one["at"] < (control or np.inf) for one in told) if began else -1
-        if not control or not any(one["at"] >= control for one in told):
-            verdict.problems.append("the undamaged control message had no effect")
-        effects.append(had)
+        control, logged = sent.get("control", 0.0), fleet.events(target, "effect")
+        count = sum(began[0] <= one["at"] < (control or np.inf) for one in logged) if began else -1
+        if not control or not any(one["at"] >= control for one in logged):
+            verdict.problems.append("the valid control message had no effect")
+        effects.append(count)
         if sent.get("frames", 0) < wanted:
             verdict.problems.append(f"only {sent.get('frames', 0):.0f} frames were sent before the run ended")
-        if had:
-            verdict.problems.append(f"{had} frames had an effect")
+        if count:
+            verdict.problems.append(f"{count} frames had an effect")
         if answered:
-            verdict.problems.append(f"{answered} connections that sent garbage got an answer")
+            verdict.problems.append(f"{answered} connections that sent random bytes got an answer")
 
     setup = Setup(
         guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(12, 3) / 10.0, deadline=300.0
     )
-    verdict = play(scale.folder / "frames", setup, act, expect)
-    # the first tenth fills buffers and caches that are kept
+    verdict = run_fleet(scale.folder / "frames", setup, act, expect)
+    # during the first tenth, buffers and caches fill up
     grown = max(memory) - max(memory[: max(len(memory) // 10, 1)]) if memory else 0.0
     if grown > 10.0:
         verdict.problems.append(f"memory grew by {grown:.1f} MB")
@@ -85,38 +85,40 @@ def frames(scale: Scale) -> Found:
         f"memory grew by {max(grown, 0.0):.1f} MB"
     )
     done = (
-        f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of "
-        "10 agents"
+        f"{wanted} random and damaged frames from a neighbour with a genuine kit, and random bytes from strangers, "
+        "during a run of 10 agents"
     )
-    return summed("malformed frames", done, [verdict], figures)
+    return summarise("malformed frames", done, [verdict], figures)
 
 
-def certificates(scale: Scale) -> Found:
+def certificates(scale: Scale) -> CaseResult:
     """Check that agents refuse every faulty certificate and log the refusal."""
-    setup = Setup(agents=3, fresh=True, seed=960)
+    setup = Setup(agents=3, separate_interpreters=True, seed=960)
     attempts: list[Attempt] = []
     with Fleet(scale.folder / "callers", setup) as fleet:
         fleet.start(1)
-        fleet.until(lambda: bool(fleet.events(1, "started")), 60.0, "s1 did not start")
+        fleet.wait_until(lambda: bool(fleet.events(1, "started")), 60.0, "s1 did not start")
         control = call_with(fleet, NO_FAULT)
         attempts += [call_with(fleet, fault) for fault in CALLERS]
         alive = fleet.alive(1)
     with Fleet(scale.folder / "listeners", setup) as fleet:
         fleet.start(0)
-        fleet.until(lambda: bool(fleet.events(0, "started")), 60.0, "s0 did not start")
+        fleet.wait_until(lambda: bool(fleet.events(0, "started")), 60.0, "s0 did not start")
         attempts += [listen_with(fleet, fault) for fault in LISTENERS]
         alive = alive and fleet.alive(0)
     problems = [
-        f"{one.fault}: {'accepted' if not one.refused else 'not logged'}" for one in attempts if not _right(one)
+        f"{one.fault}: {'accepted' if not one.refused else 'not logged'}"
+        for one in attempts
+        if not _refused_and_logged(one)
     ]
     if control.refused:
         problems.append("a certificate without a fault was refused")
     if not alive:
         problems.append("the agent ended")
     done = f"clients: {', '.join(CALLERS)}; servers: {', '.join(LISTENERS)}"
-    right = sum(map(_right, attempts))
+    right = sum(map(_refused_and_logged, attempts))
     figures = f"{sum(one.refused for one in attempts)} refused, {sum(bool(one.logged) for one in attempts)} logged"
-    return Found(
+    return CaseResult(
         "certificate faults",
         done,
         len(attempts),
@@ -128,5 +130,5 @@ def certificates(scale: Scale) -> Found:
     )
 
 
-def _right(one: Attempt) -> bool:
+def _refused_and_logged(one: Attempt) -> bool:
     return one.refused and bool(one.logged)

@@ -1,4 +1,4 @@
-"""Attacks on enrolment: forged certificate requests, and old, missing or forged revocation lists."""
+"""Cases that attack enrolment: forged certificate requests, and old, missing or forged revocation lists."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from deepca.sites.pki.authority import Authority, read_issued
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.keys import fingerprint, new_key
 from deepca.sites.pki.revocation import RevocationList, load_list
-from studies.faults.hurt import DIFFERS
-from studies.faults.playing import LIMIT, Found, Scale, expect_codes, play, summed
-from studies.faults.processes import Fleet, Hung, Setup, Verdict
+from studies.faults.faulty_agent import DIFFERS
+from studies.faults.fleet import Fleet, Hung, Setup, Verdict
+from studies.faults.harness import LIMIT, CaseResult, Scale, expect_codes, run_fleet, summarise
 
 __all__ = ["lists", "requests", "revoked_site"]
 
-_USAGE = 2  # exit code of a command that refuses its input
+_REFUSED = 2  # exit code of a command that refuses its input
 
 
 @dataclass(frozen=True)
 class _Attack:
-    """An attack and what went wrong with its defence (empty if nothing)."""
+    """An attack, and how the defence against it failed (empty if it did not)."""
 
     name: str
     problem: str = ""
 
 
-def _summed(case: str, attacks: list[_Attack], traces: int) -> Found:
-    """Summarize attacks as a row of the report."""
+def _summarise_attacks(case: str, attacks: list[_Attack], tracebacks: int) -> CaseResult:
+    """Summarise the attacks of a case as a row of the report."""
     problems = [f"{one.name}: {one.problem}" for one in attacks if one.problem]
-    if traces:
-        problems.append(f"{traces} tracebacks")
+    if tracebacks:
+        problems.append(f"{tracebacks} tracebacks")
     right = sum(not one.problem for one in attacks)
     done = ", ".join(one.name for one in attacks)
-    figures = f"{right} refused with the cause named, {traces} tracebacks"
-    return Found(case, done, len(attacks), 0 if traces else right, 0, 0, figures, tuple(problems))
+    figures = f"{right} refused with the cause named, {tracebacks} tracebacks"
+    return CaseResult(case, done, len(attacks), 0 if tracebacks else right, 0, 0, figures, tuple(problems))
 
 
-def _traces(fleet: Fleet) -> int:
+def _tracebacks(fleet: Fleet) -> int:
     """Count the tracebacks in the output of all agents."""
     return sum(path.read_bytes().count(b"Traceback") for path in fleet.folder.glob("*.out"))
 
@@ -53,11 +53,11 @@ def _authority(fleet: Fleet) -> Authority:
     return Authority.load(fleet.folder / "kits" / "authority")
 
 
-def _hand_out(fleet: Fleet, *sites: int) -> int:
-    """Copy the authority's revocation list to these sites and return its number."""
+def _distribute_list(fleet: Fleet, *sites: int) -> int:
+    """Copy the authority's current revocation list to these sites, and return its number."""
     authority = _authority(fleet)
     for site in sites:
-        shutil.copy(authority.folder / "revoked.pem", fleet.site(site) / "revoked.pem")
+        shutil.copy(authority.folder / "revoked.pem", fleet.kit(site) / "revoked.pem")
     found = authority.revocations()
     assert found is not None
     return found.number
@@ -66,80 +66,80 @@ def _hand_out(fleet: Fleet, *sites: int) -> int:
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
-def requests(scale: Scale) -> Found:
-    """Ask the authority, through ``deepca join``, to sign requests that it must refuse."""
-    with Fleet(scale.folder / "requests", Setup(agents=3, fresh=True, seed=970)) as fleet:
+def requests(scale: Scale) -> CaseResult:
+    """Ask the authority to sign certificate requests that it must refuse, by ``deepca join --sign``."""
+    with Fleet(scale.folder / "requests", Setup(agents=3, separate_interpreters=True, seed=970)) as fleet:
         kits, network = fleet.folder / "kits", fleet.network.name
         issued = len(read_issued(kits / "authority"))
-        traces = 0
+        tracebacks = 0
 
-        def attempt(name: str, *more: str, named: str, site: str = "s0") -> _Attack:
-            nonlocal traces
+        def attempt(name: str, *options: str, cause: str, site: str = "s0") -> _Attack:
+            nonlocal tracebacks
             path = fleet.folder / "request.csr"
-            words = ["join", "--sign", str(path), "--authority", str(kits / "authority"), *more]
+            words = ["join", "--sign", str(path), "--authority", str(kits / "authority"), *options]
             command = [sys.executable, "-m", "deepca", *words]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            traces += done.stderr.count("Traceback")
-            if done.returncode != _USAGE:
-                return _Attack(name, f"exit code {done.returncode}")
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            tracebacks += ended.stderr.count("Traceback")
+            if ended.returncode != _REFUSED:
+                return _Attack(name, f"exit code {ended.returncode}")
             if len(read_issued(kits / "authority")) != issued or (fleet.folder / f"{site}.pem").exists():
                 return _Attack(name, "a certificate was issued")
-            shown = "".join(done.stderr.split())  # without the line breaks of the terminal
-            return _Attack(name, "" if named in shown and site in shown else f"cause not named: {done.stderr}")
+            shown = "".join(ended.stderr.split())  # without the line breaks of the terminal
+            return _Attack(name, "" if cause in shown and site in shown else f"cause not named: {ended.stderr}")
 
         (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, asked := new_key())))
-        honest = fingerprint(asked)
+        genuine = fingerprint(asked)
         serial = read_issued(kits / "authority")[0].serial
         attacks = [
-            attempt("a second certificate for a site", "--fingerprint", honest, named=serial),
-            attempt("a request whose fingerprint was not compared", named=honest),
+            attempt("a second certificate for a site", "--fingerprint", genuine, cause=serial),
+            attempt("a request whose fingerprint was not compared", cause=genuine),
         ]
         (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, swapped := new_key())))
         attacks.append(
-            attempt("a swapped request", "--renew", "--fingerprint", honest, named=fingerprint(swapped)),
+            attempt("a swapped request", "--renew", "--fingerprint", genuine, cause=fingerprint(swapped)),
         )
         stranger = request("s9", network, stranger_key := new_key())
         (fleet.folder / "request.csr").write_bytes(pem(stranger))
         given = ("--fingerprint", fingerprint(stranger_key))
-        attacks.append(attempt("a site outside the network", *given, named="s9", site="s9"))
-    return _summed("certificate requests", attacks, traces)
+        attacks.append(attempt("a site outside the network", *given, cause="s9", site="s9"))
+    return _summarise_attacks("certificate requests", attacks, tracebacks)
 
 
 # -------------------------------------------------------------------------------------------------- revocation lists
 
 
-def lists(scale: Scale) -> Found:
-    """Give an agent revocation lists that it must refuse, as files or from a neighbour."""
-    attacks, traces = [], 0
+def lists(scale: Scale) -> CaseResult:
+    """Give an agent revocation lists that it must refuse: as a file, or sent by a neighbour."""
+    attacks, tracebacks = [], 0
     setup = Setup(agents=3, seed=980)
 
-    def with_fleet(name: str, act: Callable[[Fleet], str]) -> None:
-        nonlocal traces
+    def attack(name: str, act: Callable[[Fleet], str]) -> None:
+        nonlocal tracebacks
         with Fleet(scale.folder / name.replace(" ", "-"), setup) as fleet:
             try:
                 problem = act(fleet)
             except Hung as error:
                 problem = str(error)
-            traces += _traces(fleet)
+            tracebacks += _tracebacks(fleet)
         attacks.append(_Attack(name, problem))
 
-    with_fleet("an older list restored", lambda fleet: _refuses_to_start(fleet, "older", _put_back))
-    with_fleet("a missing list", lambda fleet: _refuses_to_start(fleet, "missing", _take_away))
-    with_fleet("an expired list", lambda fleet: _refuses_to_start(fleet, "expired", _expire))
-    with_fleet("a list signed by another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _forge))
-    with_fleet("a list without a number", lambda fleet: _refuses_to_start(fleet, "unnumbered", _strip_number))
-    with_fleet("a forged list sent by a neighbour", _forged_by_a_neighbour)
-    return _summed("revocation lists", attacks, traces)
+    attack("an older list restored", lambda fleet: _refuses_to_start(fleet, "older", _restore_older))
+    attack("a missing list", lambda fleet: _refuses_to_start(fleet, "missing", _remove))
+    attack("an expired list", lambda fleet: _refuses_to_start(fleet, "expired", _expire))
+    attack("a list signed by another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _sign_by_another))
+    attack("a list without a number", lambda fleet: _refuses_to_start(fleet, "unnumbered", _strip_number))
+    attack("a forged list sent by a neighbour", _send_forged_list)
+    return _summarise_attacks("revocation lists", attacks, tracebacks)
 
 
 def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], None]) -> str:
-    """Start an agent with list 2, replace the list, and start it again; return what went wrong."""
+    """Check that an agent that has used list 2 does not start with a spoilt one; return what went wrong."""
     before = fleet.folder / "before.pem"
-    shutil.copy(fleet.site(1) / "revoked.pem", before)
+    shutil.copy(fleet.kit(1) / "revoked.pem", before)
     _authority(fleet).reissue()
-    _hand_out(fleet, 1)
+    _distribute_list(fleet, 1)
     fleet.start(1)
-    fleet.until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
+    fleet.wait_until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
     fleet.kill(1)
     spoil(fleet, before)
     fleet.start(1)
@@ -149,30 +149,30 @@ def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], 
         return f"exit code {fleet.processes[1].exitcode}"
     if ends[-1].get("reason") != reason:
         return f"cause not named: {ends[-1]['text']}"
-    # control: with the newest list it does start
+    # control: the agent does start with the newest list
     _authority(fleet).reissue()
-    _hand_out(fleet, 1)
+    _distribute_list(fleet, 1)
     began = len(fleet.events(1, "started"))
     fleet.start(1)
-    fleet.until(lambda: len(fleet.events(1, "started")) > began, LIMIT, "s1 did not start with the newest list")
+    fleet.wait_until(lambda: len(fleet.events(1, "started")) > began, LIMIT, "s1 did not start with the newest list")
     return ""
 
 
-def _put_back(fleet: Fleet, before: Path) -> None:
-    shutil.copy(before, fleet.site(1) / "revoked.pem")
+def _restore_older(fleet: Fleet, before: Path) -> None:
+    shutil.copy(before, fleet.kit(1) / "revoked.pem")
 
 
-def _take_away(fleet: Fleet, before: Path) -> None:
-    (fleet.site(1) / "revoked.pem").unlink()
+def _remove(fleet: Fleet, before: Path) -> None:
+    (fleet.kit(1) / "revoked.pem").unlink()
 
 
 def _expire(fleet: Fleet, before: Path) -> None:
     _authority(fleet).reissue(1, now=datetime.now(UTC) - timedelta(days=3))
-    _hand_out(fleet, 1)
+    _distribute_list(fleet, 1)
 
 
-def _forge(fleet: Fleet, before: Path) -> None:
-    (fleet.site(1) / "revoked.pem").write_bytes(_foreign(fleet).pem)
+def _sign_by_another(fleet: Fleet, before: Path) -> None:
+    (fleet.kit(1) / "revoked.pem").write_bytes(_list_of_another_authority(fleet).pem)
 
 
 def _strip_number(fleet: Fleet, before: Path) -> None:
@@ -182,39 +182,39 @@ def _strip_number(fleet: Fleet, before: Path) -> None:
     authority, now = _authority(fleet), datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder().issuer_name(authority.certificate.subject)
     made = builder.last_update(now).next_update(now + timedelta(days=3000)).sign(authority.key, hashes.SHA256())
-    (fleet.site(1) / "revoked.pem").write_bytes(pem(made))
+    (fleet.kit(1) / "revoked.pem").write_bytes(pem(made))
 
 
-def _foreign(fleet: Fleet) -> RevocationList:
-    """Return a list with a high number, signed by another authority of the same name."""
+def _list_of_another_authority(fleet: Fleet) -> RevocationList:
+    """Return a revocation list with a high number, signed by another authority with the same network name."""
     other = Authority.create(fleet.folder / "strangers", fleet.network.name)
     for _ in range(8):
         made = other.reissue()
     return made
 
 
-def _forged_by_a_neighbour(fleet: Fleet) -> str:
-    """Send s1, whose own list expires soon, a list signed by another authority, as s0 with its genuine kit."""
+def _send_forged_list(fleet: Fleet) -> str:
+    """Send s1 a list of another authority, using the genuine kit of s0; return what went wrong."""
     _authority(fleet).reissue(20)
-    _hand_out(fleet, 1)
+    _distribute_list(fleet, 1)
     fleet.start(1)
-    fleet.until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
-    fleet.until(lambda: bool(fleet.events(1, "revocations")), LIMIT, "no warning that its own list expires soon")
-    number = _number(fleet, 1)
-    asyncio.run(_send_list(fleet, _foreign(fleet).der))
-    fleet.until(lambda: _has_refused_s0(fleet, 1), LIMIT, "the neighbour that sent the list was not named")
-    if _number(fleet, 1) != number:
+    fleet.wait_until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
+    fleet.wait_until(lambda: bool(fleet.events(1, "revocations")), LIMIT, "no warning about the expiry of its own list")
+    number = _list_number(fleet, 1)
+    asyncio.run(_send_list(fleet, _list_of_another_authority(fleet).der))
+    fleet.wait_until(lambda: _has_refused_s0(fleet, 1), LIMIT, "the neighbour that sent the list was not named")
+    if _list_number(fleet, 1) != number:
         return "the forged list was accepted"
     return "" if fleet.alive(1) else "the agent ended"
 
 
-def _number(fleet: Fleet, site: int) -> int:
-    found = load_list(fleet.site(site) / "revoked.pem", _authority(fleet).certificate)
+def _list_number(fleet: Fleet, site: int) -> int:
+    found = load_list(fleet.kit(site) / "revoked.pem", _authority(fleet).certificate)
     return 0 if found is None else found.number
 
 
 async def _send_list(fleet: Fleet, der: bytes) -> None:
-    """Connect to s1 as s0 does, and send a revocation list."""
+    """Connect to s1 with the kit of s0, and send a revocation list."""
     from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
@@ -223,7 +223,7 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
 
-    credentials = Identity.look(read_site(fleet.site(0)))
+    credentials = Identity.load_read_only(read_site(fleet.kit(0)))
     options = [("grpc.ssl_target_name_override", "s1"), ("grpc.use_local_subchannel_pool", 1)]
     address = f"127.0.0.1:{fleet.listening[1]}"
     async with grpc.aio.secure_channel(address, tls.channel_credentials(credentials), options=options) as channel:
@@ -241,14 +241,17 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
 # ------------------------------------------------------------------------------------------------------- a revoked site
 
 
-def revoked_site(scale: Scale) -> Found:
-    """Revoke a site before and during a run, giving the list only to a site that is not its neighbour."""
+def revoked_site(scale: Scale) -> CaseResult:
+    """Revoke a site before or during a run, and give the new list only to a site that is not its neighbour."""
     verdicts = [_before_a_run(scale, run) for run in range(scale.choose(3, 1))]
     verdicts += [_during_a_run(scale, run) for run in range(scale.choose(3, 1))]
     done = (
-        "4 agents in a ring; s0 revoked before or during the run, the list given only to s2, which is not its neighbour"
+        "4 agents in a ring; s0 revoked before or during the run; the new list given only to s2, which is not a "
+        "neighbour of s0"
     )
-    return summed("revoked site", done, verdicts, "s0 named and refused by s1 and s3, which received the list from s2")
+    return summarise(
+        "revoked site", done, verdicts, "s0 named and refused by s1 and s3, which received the list from s2"
+    )
 
 
 def _setup(run: int) -> Setup:
@@ -256,33 +259,35 @@ def _setup(run: int) -> Setup:
 
 
 def _before_a_run(scale: Scale, run: int) -> Verdict:
-    """Revoke s0 before it starts."""
+    """Revoke s0 before its agent starts."""
 
     def act(fleet: Fleet) -> None:
         _authority(fleet).revoke("s0")
-        number = _hand_out(fleet, 2)
+        number = _distribute_list(fleet, 2)
         fleet.start(1, 2, 3)
-        fleet.until(lambda: _number(fleet, 1) == _number(fleet, 3) == number, LIMIT, "the list was not passed on")
+        fleet.wait_until(
+            lambda: _list_number(fleet, 1) == _list_number(fleet, 3) == number, LIMIT, "the list was not passed on"
+        )
         fleet.start(0)
-        fleet.until(lambda: _has_refused_s0(fleet, 1) and _has_refused_s0(fleet, 3), LIMIT, "s0 was not refused")
-        fleet.kill(0, 1, 2, 3)  # the others would wait for s0: a site that never joined cannot be left out
+        fleet.wait_until(lambda: _has_refused_s0(fleet, 1) and _has_refused_s0(fleet, 3), LIMIT, "s0 was not refused")
+        fleet.kill(0, 1, 2, 3)  # the others would wait for s0, since a site that never joined is not left out
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         _expect_s0_refused(fleet, verdict)
         if verdict.results:
             verdict.problems.append("a run began without s0")
 
-    return play(scale.folder / f"revoked-{run}", _setup(run), act, expect)
+    return run_fleet(scale.folder / f"revoked-{run}", _setup(run), act, expect)
 
 
 def _during_a_run(scale: Scale, run: int) -> Verdict:
-    """Revoke s0 while it takes part."""
+    """Revoke s0 while its agent takes part in the run."""
 
     def act(fleet: Fleet) -> None:
         fleet.start()
-        fleet.running()
+        fleet.wait_until_running()
         _authority(fleet).revoke("s0")
-        _hand_out(fleet, 2)
+        _distribute_list(fleet, 2)
         fleet.wait(2 * LIMIT, [1, 2, 3])
         fleet.kill(0)
 
@@ -292,11 +297,11 @@ def _during_a_run(scale: Scale, run: int) -> Verdict:
         if verdict.members != ("s1", "s2", "s3"):
             verdict.problems.append(f"result computed from {verdict.members}")
 
-    return play(scale.folder / f"revoked-live-{run}", _setup(run), act, expect)
+    return run_fleet(scale.folder / f"revoked-live-{run}", _setup(run), act, expect)
 
 
 def _has_refused_s0(fleet: Fleet, site: int) -> bool:
-    """Return whether a site has logged that it refuses s0."""
+    """Return whether a site has logged that it refused s0."""
     return any(one.get("peer") == "s0" for one in fleet.events(site, "refused"))
 
 
@@ -304,7 +309,7 @@ def _expect_s0_refused(fleet: Fleet, verdict: Verdict) -> None:
     for site in (1, 3):
         if not _has_refused_s0(fleet, site):
             verdict.problems.append(f"s{site} did not refuse s0")
-    if (fleet.site(0) / "model.npz").exists():
+    if (fleet.kit(0) / "model.npz").exists():
         verdict.problems.append("the revoked site has a result")
-    if traces := _traces(fleet):
-        verdict.problems.append(f"{traces} tracebacks")
+    if tracebacks := _tracebacks(fleet):
+        verdict.problems.append(f"{tracebacks} tracebacks")
