@@ -11,7 +11,9 @@ from importlib import import_module
 import pytest
 
 import deepca
-from deepca._util.renamed import NAMES, RENAMED, replacement
+from deepca._util.renamed import NAMES, RENAMED, renamed_names, renamed_parameters, replacement
+from deepca.topology import directed
+from deepca.topology.time_varying import periodic
 from tests.support.paths import ROOT
 
 BEFORE: dict[str, list[str]] = json.loads((ROOT / "tests/golden/v0.1.0/exports.json").read_text())
@@ -96,6 +98,21 @@ def test_submodules_of_old_packages_resolve_to_the_new_ones(child: str, first: b
         import_module(f"deepca.{child}.nothing_of_that_name")
 
 
+def test_old_names_of_public_objects_warn_and_work() -> None:
+    graph = directed.ring(3)
+    network, varying = deepca.SimulatedNetwork(graph), periodic([graph])
+    error = deepca.errors.DataError("'x' is not a number", redacted="not a number")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert getattr(deepca.operators, "PerAgent") is deepca.operators.MixedOperator  # noqa: B009
+        assert error.discreet == "not a number"
+        assert getattr(graph, "limit") is graph.stationary_distribution  # noqa: B009
+        assert getattr(network, "leads") is network.is_leader_local  # noqa: B009
+        assert getattr(varying, "keeps") is varying.preserves_sum  # noqa: B009
+        assert getattr(varying, "one_way") is varying.needs_push_sum  # noqa: B009
+    assert [(one.category, one.filename) for one in heard] == [(DeprecationWarning, __file__)] * 6
+
+
 def test_old_names_of_attributes_warn_and_work() -> None:
     ring = deepca.topology.ring(5)
     with pytest.warns(DeprecationWarning, match="Topology.middle is now center") as heard:
@@ -116,3 +133,26 @@ def test_new_names_of_renamed_objects_exist(old: str, new: str) -> None:
         places = [import_module(f"deepca.{name}") for name, entries in BEFORE.items() if old in entries]
     assert places
     assert all(getattr(place, old) is getattr(place, new) for place in places)
+
+
+def test_old_names_of_parameters_warn_and_work() -> None:
+    @renamed_parameters(methods="algorithms")
+    def plan(*, algorithms: str = "auto") -> str:
+        return algorithms
+
+    old: dict[str, str] = {"methods": "deepca"}
+    with pytest.warns(DeprecationWarning, match="'methods' of plan.* is now 'algorithms'") as heard:
+        assert plan(**old) == "deepca"
+    assert heard[0].filename == __file__
+    assert plan(algorithms="krylov") == "krylov"
+    with pytest.raises(TypeError):
+        plan(algorithms="krylov", **old)
+
+
+def test_old_names_in_a_module_warn_and_work() -> None:
+    attribute = renamed_names("deepca", old_solve="solve")
+    with pytest.warns(DeprecationWarning, match="deepca.old_solve is now deepca.solve") as heard:
+        assert attribute("old_solve") is deepca.solve
+    assert heard[0].filename == __file__
+    with pytest.raises(AttributeError):
+        attribute("nothing_of_that_name")

@@ -1,7 +1,7 @@
 """Resolve names of version 0.1, with a deprecation warning, for one release.
 
-These are modules that were public or that pickled estimators refer to, names in these modules, and attributes of
-public classes.
+These are modules that were public or that pickled estimators refer to, names in public modules, attributes of public
+classes and parameters of public functions.
 """
 
 from __future__ import annotations
@@ -9,15 +9,27 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["NAMES", "RENAMED", "install", "renamed_attributes", "renamed_module", "replacement"]
+__all__ = [
+    "NAMES",
+    "RENAMED",
+    "install",
+    "renamed_attributes",
+    "renamed_module",
+    "renamed_names",
+    "renamed_parameters",
+    "replacement",
+]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 RENAMED: dict[str, tuple[str, ...]] = {
     "centring": ("consensus.centring",),
@@ -75,13 +87,16 @@ RENAMED: dict[str, tuple[str, ...]] = {
 """Old module name → new modules that define its contents, all without the prefix ``deepca.``."""
 
 NAMES = {
+    "CHANGING": "TIME_VARYING",
     "Changing": "TimeVarying",
     "CodedAveraging": "CompressedAveraging",
+    "Pending": "PendingReduction",
     "REFRESHED": "REFRESH_INTERVAL",
     "SHORTEST_PATIENCE": "MIN_RETRANSMISSION_TIMEOUT",
     "accelerated_keeps_up": "accelerated_rate_at_most",
     "assembled": "gather_parts",
     "averager": "default_mixer",
+    "exact_average_then": "exact_average_and_derive",
     "first_columns": "starting_block",
     "graph_of": "graph_digest",
     "largest_positive": "flip_signs",
@@ -179,5 +194,54 @@ def _lookup(instance: Any, name: str) -> Any:
     if name not in cls._renamed:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
     new = cls._renamed[name]
-    warnings.warn(f"{cls.__name__}.{name} is now {new}; the old name will be removed in 0.3", DeprecationWarning, 2)
+    _warn(f"{cls.__name__}.{name}", new)
     return getattr(instance, new)
+
+
+def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a module that resolves old names of its objects, with a deprecation warning.
+
+    Parameters
+    ----------
+    module : str
+        ``__name__`` of the module.
+    **names : str
+        New name of each old one.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(f"{module}.{name}", f"{module}.{names[name]}")
+        return getattr(sys.modules[module], names[name])
+
+    return attribute
+
+
+def renamed_parameters(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that it accepts keyword arguments under old names, too, with a deprecation warning.
+
+    Parameters
+    ----------
+    **names : str
+        New name of each old one.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in names.keys() & kwargs.keys():
+                if names[old] in kwargs:
+                    raise TypeError(f"{function.__name__}() got both {old!r} and {names[old]!r}, its new name")
+                _warn(f"parameter {old!r} of {function.__name__}()", repr(names[old]))
+                kwargs[names[old]] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return accepting
+
+    return decorated
+
+
+def _warn(old: str, new: str) -> None:
+    """Warn the caller of the function that calls this one."""
+    warnings.warn(f"{old} is now {new}; the old name will be removed in version 0.3", DeprecationWarning, stacklevel=3)
