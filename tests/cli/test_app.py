@@ -64,7 +64,7 @@ def test_demo_agrees_with_pooled_scikit_learn() -> None:
         (("--agents", "1798"), "1798"),
         (("--agents", "0"), "agent"),
         (("--rounds", "0"), "--rounds 0"),
-        (("--tolerance", "2"), "--tolerance 2.0"),
+        (("--tolerance", "2"), "--tolerance 2:"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line_with_exit_code_2(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,8 +20,15 @@ from deepca.cli import command as module
 from deepca.cli.app import app
 from deepca.cli.command import MAX_WIDTH, Command, in_options, message_for
 from deepca.errors import InvalidInput, ParameterError
+from deepca.solver import sentences
 
-RENAMED = {"--tol": "--tolerance", "--iterations": "--max-iter"}
+RENAMED = {
+    "--tol": "--tolerance",
+    "--iterations": "--max-iter",
+    "--network": "--links",
+    "--agents": "--machines",
+    "--revoked": "--revocation-list",
+}
 
 
 def commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -62,7 +71,7 @@ def assert_mistake(done: Any, *words: str) -> None:
 
 
 def test_all_commands_are_found() -> None:
-    assert {("fit",), ("agent", "run"), ("cluster", "up"), ("demo",)} <= COMMANDS.keys()
+    assert {("fit",), ("agent", "run"), ("trial",), ("cluster", "up"), ("demo",)} <= COMMANDS.keys()
     assert all(isinstance(one, Command) for one in COMMANDS.values())
 
 
@@ -94,7 +103,7 @@ def test_examples_are_broken_as_a_shell_expects() -> None:
     narrow, wide = (run("plan", "--help", width=width).stdout.split("Examples:\n")[1] for width in (80, 140))
     assert "\\\n" in narrow
     assert narrow.replace("\\\n", "").split() == wide.replace("\\\n", "").split()
-    assert re.search(r"\S \\\n +--latency 30ms", narrow)  # an option stays with its value
+    assert re.search(r"\S \\\n +--bandwidth 1Gbit", narrow)  # an option stays with its value
 
 
 def test_colons_and_brackets_are_shown_as_they_are() -> None:
@@ -153,7 +162,7 @@ def test_short_options_mean_the_same_everywhere() -> None:
 @EVERY_COMMAND
 def test_renamed_options_still_work_with_a_notice(words: tuple[str, ...], old: str, new: str) -> None:
     known = {name for param in COMMANDS[words].params for name in param.opts}
-    assert old not in known
+    assert old not in known or new not in known
     for arguments in ((old, "wrong"), (f"{old}=wrong",)):
         done = run(*words, *arguments)
         notices = [line for line in done.stderr.splitlines() if line.startswith("deprecated:")]
@@ -233,7 +242,7 @@ def test_repeated_list_options_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setattr("deepca.cli.commands.simulate.run_simulation", stop)
     (tmp_path / "links.csv").write_text(run("simulate", "--example").stdout, encoding="utf-8")
-    words = ("simulate", "--network", str(tmp_path / "links.csv"), "--dim", "8", "-k", "2")
+    words = ("simulate", "--links", str(tmp_path / "links.csv"), "--dim", "8", "-k", "2")
     run(*words, "--algorithms", "krylov", "--algorithms", "deepca, depca")
     run(*words)
     assert tried == [["krylov", "deepca", "depca"], ["krylov", "accelerated", "deepca", "depca"]]
@@ -259,7 +268,7 @@ def test_errors_name_the_option_of_a_parameter(
     ("words", "option"),
     [
         (("fit", "x.npy", "-o", "m.npz", "-k", "0"), "--components 0"),
-        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--tolerance", "2"), "--tolerance 2.0"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--tolerance", "2"), "--tolerance 2:"),
         (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--rounds", "0"), "--rounds 0"),
         (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--messages", "int8"), "--messages int8"),
         (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--engine", "slurm"), "--engine slurm"),
@@ -270,8 +279,34 @@ def test_errors_name_the_option_of_a_parameter(
         (("sample", "whine"), "NAME whine"),
         (("reproduce", "a9a", "--seeds", "0"), "--seeds 0"),
         (("reproduce", "a9a", "--max-iter", "3"), "--max-iter 3"),
-        (("demo", "--quiet", "--tolerance", "0"), "--tolerance 0.0"),
+        (("demo", "--quiet", "--tolerance", "0"), "--tolerance 0:"),
         (("inspect", "m.npz", "--plot", "m.gif"), "m.npz"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--tolerance", "abc"), "--tolerance abc: expected a number"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--agents", "2.5"), "--agents 2.5: expected a whole number"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--agents", "0"), "--agents 0"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--rounds", "3", "--algorithm", "krylov"), "--rounds 3"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--rounds", "3", "--algorithm", "covariance"), "--rounds 3"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--algorithm", "krylov", "--topology", "one-peer"), "--algorithm"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--topology", "rign"), "--topology rign"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--topology", "torus:5x10"), "--agents 50"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--topology", "ring:3", "--agents", "4"), "--agents 3"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--engine", "mpi", "--timeout", "soon"), "--timeout soon"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--engine", "mpi", "--timeout", "10ms"), "--timeout 10ms"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--checkpoint-every", "5"), "--checkpoints"),
+        (("topology", "rign"), "NAME rign"),
+        (("topology", "ring"), "--agents"),
+        (("topology", "erdos-renyi:0.01:50"), "erdos-renyi:0.16:50"),
+        (("topology", "random-regular:7:5"), "random-regular:4:5"),
+        (("sample", "wine", "--agents", "1000"), "--agents 1000"),
+        (("demo", "--rounds", "0"), "--rounds 0"),
+        (("demo", "--real", "--rounds", "5"), "--rounds"),
+        (("demo", "--real", "--out", "here"), "--out"),
+        (("reproduce", "a9a", "--study", "signs", "--seeds", "3"), "--seeds"),
+        (("reproduce", "a9a", "--data", "nope"), "--data nope"),
+        (("init", "network.toml", "--days", "30"), "--days"),
+        (("join", "site.toml", "--days", "30"), "--days"),
+        (("plan", "--topology", "ring:4", "--dim", "1", "-k", "1"), "--dim 1"),
+        (("simulate", "--rows-per-agent", "1"), "--rows-per-agent 1"),
     ],
 )
 def test_a_mistake_names_its_option(
@@ -290,10 +325,11 @@ def test_advice_of_the_library_names_options(monkeypatch: pytest.MonkeyPatch) ->
     for text, expected in (
         ("Raise max_iter, or go on", "Raise --max-iter, or go on"),
         ("use algorithm = 'accelerated'.", "use --algorithm accelerated."),
-        ('use rounds="auto", or raise rounds', "use --rounds auto, or raise rounds"),
+        ('use rounds="auto", or a larger number of rounds', "use --rounds auto, or a larger number of rounds"),
+        ("Raise max_iter" + sentences.RESUME, "Raise --max-iter"),
         ("tol = 2.0: too large", "--tolerance 2.0: too large"),
         ("n_components = 9, but 5 columns", "--components 9, but 5 columns"),
-        ("omit it, or use scale=False", "omit it, or use no --scale"),
+        ("exclude it, or omit scale=True", "exclude it, or omit --scale"),
         ("k = 3 components", "k = 3 components"),
         ("give --max-iter 5", "give --max-iter 5"),
     ):
@@ -303,6 +339,35 @@ def test_advice_of_the_library_names_options(monkeypatch: pytest.MonkeyPatch) ->
 def test_outside_of_a_command_messages_stay_as_they_are() -> None:
     error = ParameterError("max_iter", 0, "a whole number of at least 1")
     assert message_for(error) == str(error)
+
+
+def test_all_missing_options_are_named_at_once() -> None:
+    assert_mistake(run("plan"), "--topology", "--components", "--latency", "--bandwidth")
+    assert_mistake(run("plan", "--topology", "ring:4", "--latency", "1ms"), "--components", "--bandwidth")
+    assert "--topology" not in run("plan", "--topology", "ring:4", "--latency", "1ms").stderr
+    assert_mistake(run("fit"), "FILE", "--components", "--out")
+
+
+@pytest.mark.parametrize("missing", [("inspect", "nope.npz"), ("fit", "nope.csv", "-o", "m.npz", "-k", "2")])
+def test_a_missing_file_is_named_as_typed(
+    missing: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_mistake(run(*missing), f"error: {missing[1]}: file not found")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with pipes")
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_closed_pipe_ends_a_command_silently(more: tuple[str, ...]) -> None:
+    code = "from deepca.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "topology", "hypercube:8", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
 
 
 def test_a_system_error_names_the_file(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ from rich.markup import escape
 from deepca import __version__
 from deepca._util.machine import launched_ranks
 from deepca._util.typing import Array
-from deepca._util.units import plural, size
-from deepca.cli.command import MAX_WIDTH, Command, examples
+from deepca._util.units import counted, format_bytes, plural
+from deepca.cli.command import MAX_WIDTH, Command, examples, in_options
 from deepca.cli.commands.agent import agent
-from deepca.cli.commands.cluster import cluster, real_demo
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
 from deepca.cli.commands.init import init
@@ -31,6 +30,8 @@ from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
+from deepca.cli.commands.trial import EXAMPLES as TRIAL_EXAMPLES
+from deepca.cli.commands.trial import cluster, real_demo, trial
 from deepca.cli.common import check_output, errors, finite, require
 from deepca.cli.options import (
     ALGORITHM,
@@ -46,13 +47,17 @@ from deepca.cli.options import (
 from deepca.cli.ranks import consoles, run_on_ranks, running_engine
 from deepca.cli.view.tables import columns
 from deepca.errors import InvalidInput, ParameterError
+from deepca.solver.result import StatusCode
 
 if TYPE_CHECKING:
-    from deepca.reproduction.demo import Demo
+    from deepca.reproduction.demo import Demo, Row
 
 __all__ = ["app"]
 
 _DEMO_RANKS = 4  # ranks that `deepca demo --engine mpi` starts if it was not started by mpiexec
+_DEMO_ROUNDS = 5  # per iteration, of the methods as printed in the paper
+_FIXED_ROUNDS = ("DeEPCA, as printed", "DePCA")  # methods of the demonstration that use --rounds
+_DEMO_FOLDER = Path("demo-out")
 _DIGITS_FEATURES = 64
 _SUMMARY = "Exact PCA over data that stays where it is, without a central server."
 
@@ -68,15 +73,15 @@ app = typer.Typer(
 
 _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     fit: (
-        "deepca fit north.csv south.csv west.csv -k 5 -o model.npz",
-        "deepca fit sites/*.parquet -k 0.95 --scale --label-column diagnosis --topology ring -o model.npz",
+        "deepca fit sites/*.csv -k 3 --label-column class -o model.npz",
+        "deepca fit sites/*.csv -k 0.95 --scale --label-column class --topology ring -o model.npz",
         "deepca fit all.npy -k 10 --agents 50 --topology torus:5x10 -o model.npz",
         "deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'",
-        "mpiexec -n 8 deepca fit --engine mpi 'shards/*.npy' -k 5 --checkpoints kept -o model.npz",
+        "mpiexec -n 8 deepca fit --engine mpi 'shards/*.npy' -k 5 --checkpoints checkpoints -o model.npz",
     ),
     transform: (
-        "deepca transform model.npz north.csv -o scores.parquet",
-        "deepca transform model.npz north.csv --label-column diagnosis -o scores.csv",
+        "deepca transform model.npz sites/site0.csv --label-column class -o scores.csv",
+        "deepca transform model.npz sites/site0.csv --ignore-extra -o scores.npy",
     ),
     inspect: (
         "deepca inspect model.npz",
@@ -85,7 +90,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     sample: (
         "deepca sample wine --agents 3 --out sites",
-        "deepca sample digits --agents 20 --format parquet",
+        "deepca sample digits --agents 20 --format npy --out digits",
     ),
     reproduce: (
         "deepca reproduce a9a --data ~/libsvm",
@@ -101,15 +106,16 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca topology matchings:torus:5x10 --plot network.png",
     ),
     plan: (
-        "deepca plan --topology erdos-renyi:0.5:20 --probe north.csv -k 5 --latency 30ms --bandwidth 30Mbit",
+        "deepca plan --topology ring:9 --probe sites/site0.csv --label-column class -k 3 --latency 9ms --bandwidth 1MB",
         "deepca plan --topology ring:50 --dim 300 -k 10 --latency 500us --bandwidth 1Gbit --json | jq '.recommended'",
     ),
     simulate: (
         "deepca simulate --example > links.csv",
-        "deepca simulate --network links.csv -k 5 --plot simulated.png",
-        "deepca simulate sites/*.csv --network links.csv --agents agents.csv -k 3 --algorithms krylov,accelerated",
-        "deepca simulate --network links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'",
+        "deepca simulate --links links.csv -k 5 --plot simulated.png",
+        "deepca simulate sites/site0.csv --links links.csv --label-column class -k 3 --algorithms krylov,accelerated",
+        "deepca simulate --links links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'",
     ),
+    trial: TRIAL_EXAMPLES,
     init: (
         "deepca init --example > network.toml",
         "deepca init network.toml --out kits",
@@ -150,6 +156,7 @@ def common(
 _AgentsOption = Annotated[
     int | None,
     typer.Option(
+        min=1,
         metavar="M",
         rich_help_panel=ALGORITHM,
         help="Split all rows over this many agents.",
@@ -157,16 +164,26 @@ _AgentsOption = Annotated[
     ),
 ]
 _RoundsOption = Annotated[
-    int,
+    int | None,
     typer.Option(
+        min=1,
         max=100_000,  # more would run for hours
         metavar="N",
         rich_help_panel=ALGORITHM,
         help="Gossip rounds per iteration for DePCA and for DeEPCA as printed in the paper.",
+        show_default=str(_DEMO_ROUNDS),
     ),
 ]
 _OutOption = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the figure.")
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        rich_help_panel=OUTPUT,
+        help="Folder for the figure.",
+        show_default=str(_DEMO_FOLDER),
+    ),
 ]
 _RealOption = Annotated[
     bool,
@@ -191,10 +208,10 @@ _RealOption = Annotated[
 def demo(
     agents: _AgentsOption = None,
     components: ComponentsOption = 4,  # the digits have close eigenvalues there, which the figure shows
-    rounds: _RoundsOption = 5,
+    rounds: _RoundsOption = None,
     tol: ToleranceOption = TOLERANCE,
     seed: SeedOption = 0,
-    out: _OutOption = Path("demo-out"),
+    out: _OutOption = None,
     real: _RealOption = False,
     engine: EngineOption = "simulator",
     as_json: JsonOption = False,
@@ -216,8 +233,7 @@ def demo(
             expected = f"expected a number from 1 to {_DIGITS_FEATURES}, the number of features of the digits"
             raise ParameterError("components", components, expected)
         if real:
-            if engine != "simulator":
-                raise InvalidInput("--real starts its own processes and excludes --engine mpi; give one of them")
+            _check_real(engine, out, rounds)
             require("sklearn", extra="demo")
             code = real_demo(
                 agents=5 if agents is None else agents, k=components, tol=tol, seed=seed, as_json=as_json, quiet=quiet
@@ -227,7 +243,7 @@ def demo(
         from deepca.reproduction import demo as demonstration
         from deepca.solver.progress import ProgressBar, bars
 
-        figure = out / "convergence.png"
+        figure = (_DEMO_FOLDER if out is None else out) / "convergence.png"
         with ranks.raise_on_all_ranks():
             if ranks.is_root:
                 check_output(figure, "--out")
@@ -236,7 +252,7 @@ def demo(
             found = demonstration.run(
                 agents=50 if agents is None else agents,
                 k=components,
-                K=rounds,
+                K=_DEMO_ROUNDS if rounds is None else rounds,
                 tol=tol,
                 seed=seed,
                 watch=lambda label: ProgressBar(progress, description=label),
@@ -244,6 +260,17 @@ def demo(
             )
         if ranks.is_root:
             _report(console, found, figure, ranks.ranks, as_json=as_json)
+
+
+def _check_real(engine: str, out: Path | None, rounds: int | None) -> None:
+    """Raise InvalidInput if an option excludes --real."""
+    if engine != "simulator":
+        raise InvalidInput("--real starts its own processes and excludes --engine mpi; give one of them")
+    for option, value in (("--out", out), ("--rounds", rounds)):
+        if value is not None:
+            raise InvalidInput(
+                f"--real runs the default algorithm only and draws no figure; omit {option}, or omit --real"
+            )
 
 
 def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:
@@ -254,11 +281,12 @@ def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json:
     convergence(
         found.curves,
         figure,
-        title=f"Digits, {found.topology.n_agents} agents, k = {found.k}: worst agent compared with the pooled result",
+        title=f"Digits, {counted(found.topology.n_agents, 'agent')}, k = {found.k}: worst agent compared with the "
+        "pooled result",
         ylabel="largest tan θ over all agents",
     )
     if as_json:
-        rows = [{**asdict(row), "proven": finite(row.proven)} for row in found.rows]
+        rows = [{**asdict(row), "proven": finite(row.proven), "advice": _advice(row, found.K)} for row in found.rows]
         typer.echo(json.dumps({"figure": str(figure), "rows": rows}, indent=2))
         return
     _show(console, found, ranks)
@@ -269,16 +297,17 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
     net = found.topology
     where = f" on {ranks} ranks" if ranks > 1 else ""
     console.print(
-        f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
-        f"agent{plural(net.n_agents)}{where} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
-        "The agents agreed on the mean first, by gossip.\n"
+        f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on "
+        f"{counted(net.n_agents, 'agent')}{where} with {counted(net.n_edges, 'link')} "
+        f"(1 − λ₂ = {1 - net.lambda2:.3f}). The agents agreed on the mean first, by gossip.\n"
         f"DeEPCA chooses its number of rounds for the tolerance {found.tol:.0e}; DePCA and DeEPCA as printed use "
-        f"K = {found.K} rounds per iteration.\n"
+        f"K = {found.K} round{plural(found.K)} per iteration.\n"
     )
     table = columns(
         ["method"],
         ["iter.", "rounds", "proof", "sent", "tan θ", "proven"],
-        title=f"Top {found.k} components; tan θ between the worst agent and scikit-learn's PCA of the pooled rows",
+        title=f"Top {counted(found.k, 'component')}; tan θ between the worst agent and scikit-learn's PCA of the "
+        "pooled rows",
         title_justify="left",
     )
     table.add_column("status")
@@ -288,20 +317,33 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
             str(row.iterations),
             f"{row.rounds:,}" if row.rounds else "—",
             f"{row.proof_rounds:,}" if row.rounds else "—",
-            size(row.bytes_per_agent) if row.rounds else "—",
+            format_bytes(row.bytes_per_agent) if row.rounds else "—",
             f"[{'green' if row.tan_theta <= 10 * found.tol else 'red'}]{row.tan_theta:.1e}[/]",
             f"{row.proven:.1e}" if math.isfinite(row.proven) else "nothing",
             row.status.replace("_", " "),
         )
     console.print(table)
-    console.print("[dim]rounds: of the iterations; proof: of the certificate; sent: per agent, without the proof[/]\n")
+    console.print(
+        "[dim]rounds: of the iterations; proof: rounds needed to prove the result; sent: per agent, without the "
+        "proof[/]\n"
+    )
     for row in found.rows:
         if row.status != "converged":
-            console.print(f"  {row.method}: {row.advice}")
+            console.print(f"  {row.method}: {_advice(row, found.K)}")
     console.print(
         f"\nExplained variance at agent 0: {_numbers(found.variance)}\n"
         f"scikit-learn, pooled rows:     {_numbers(found.pooled_variance)}"
     )
+
+
+def _advice(row: Row, K: int) -> str:
+    """Return what happened to a method, and what to do about it with the options of the demonstration."""
+    if row.status not in (StatusCode.OUT_OF_ITERATIONS, StatusCode.DISAGREEMENT, StatusCode.DIVERGING):
+        return in_options(row.advice)
+    ended = f"not converged after {row.iterations} iteration{plural(row.iterations)}"
+    if row.method in _FIXED_ROUNDS:
+        return f"{ended} with K = {K} round{plural(K)}; give more --rounds"
+    return f"{ended}; give a larger --tolerance, or another number of --components"
 
 
 def _numbers(values: Array, most: int = 6) -> str:

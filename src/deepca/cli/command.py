@@ -14,13 +14,20 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from deepca.errors import DeepcaError, InvalidInput, ParameterError
+from deepca.errors import DeepcaError, InvalidInput, ParameterError, TopologyError
+from deepca.solver import sentences
 
 __all__ = ["MAX_WIDTH", "Command", "examples", "in_options", "message_for"]
 
 MAX_WIDTH = 120  # columns of help; longer lines are hard to read
 
-_RENAMED = {"--tol": "--tolerance", "--iterations": "--max-iter"}
+_RENAMED = {
+    "--tol": "--tolerance",
+    "--iterations": "--max-iter",
+    "--network": "--links",
+    "--agents": "--machines",
+    "--revoked": "--revocation-list",
+}
 """New names of renamed options. A command that has the new name accepts the old one for one release, with a notice."""
 
 _PARAMETERS = {
@@ -53,20 +60,43 @@ _SECTIONS = (
     "MPI",
     "Checkpoints",
 )  # the first sections of the help, in order; others follow
-_BOUNDS = {r"\b(\d+)<=x<=(\d+)": r"\1 to \2", r"\bx>=(\d+)(\.0)?": r"at least \1", r"\bx<=(\d+)": r"at most \1"}
-"""Bounds of a number as typer shows them, and in words."""
-_NO_BREAK = "\N{NO-BREAK SPACE}"  # keeps a default such as [default: 10] on one line while the help is wrapped
+_BOUNDS = re.compile(r"(?:([\d.]+)<=)?x(?:<=([\d.]+)|>=([\d.]+))?")  # bounds of a number as typer shows them
+_MAX_SHOWN_BOUND = 1e6  # larger upper bounds only guard against typing errors
+_NO_BREAK = {" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"}  # keep [default: 10] on one line of the help
+_WIDEST_NAMES = 30  # columns of the help for the names of options; longer names have a line of their own
+_AS_TYPED = f"{__name__}.as_typed"  # key of the context's values before their conversion
 
 
 class Command(TyperCommand):
     """Command with the help, the checks of options and the error messages that all commands of deepca share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept renamed options with a notice, and reject repeated options."""
-        if not ctx.resilient_parsing:  # shell completion must neither print nor fail
-            args = list(self._with_new_names(ctx, args))
-            self._check_given_once(ctx, args)
-        return list(super().parse_args(ctx, args))
+        """Accept renamed options with a notice, and reject repeated options and values that are not numbers."""
+        if ctx.resilient_parsing:  # shell completion must neither print nor fail
+            return list(super().parse_args(ctx, args))
+        args = list(self._with_new_names(ctx, args))
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        self._check_given_once(ctx, order)
+        ctx.meta[_AS_TYPED] = given
+        try:
+            return list(super().parse_args(ctx, args))
+        except _Mistake:
+            raise
+        except typer.BadParameter as error:
+            text = None if error.param is None else self._mistake(ctx, error.param, given)
+            if text is None:
+                raise
+            raise _Mistake(text, ctx=ctx, param=error.param) from None
+
+    def _mistake(self, ctx: Any, param: Any, given: dict[str, Any]) -> str | None:
+        """Describe a missing or unusable value of a parameter; None if neither its type nor its absence explains it."""
+        missing = [_name(one) for one in self.get_params(ctx) if one.required and not given.get(one.name)]
+        if _name(param) in missing:
+            listed = " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
+            return f"{listed} {'are' if len(missing) > 1 else 'is'} required; see {ctx.command_path} --help"
+        value = given.get(param.name)
+        expected = _expected_number(param)
+        return None if expected is None or not isinstance(value, str) else f"{_name(param)} {value}: {expected}"
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and record its context for :func:`message_for`."""
@@ -89,12 +119,11 @@ class Command(TyperCommand):
                 typer.echo(f"deprecated: {old} is now {new}; {old} will be removed in the next release", err=True)
             yield f"{new}{equals}{value}"
 
-    def _check_given_once(self, ctx: Any, args: list[str]) -> None:
-        order: list[Any] = list(self.make_parser(ctx).parse_args(args=list(args))[2])
+    def _check_given_once(self, ctx: Any, order: list[Any]) -> None:
         times = Counter(id(param) for param in order)
         for param in order:
             if times[id(param)] > 1 and _holds_one_value(param):
-                raise typer.BadParameter("given more than once; give it once", ctx=ctx, param=param)
+                raise _Mistake(f"{_name(param)}: given more than once; give it once", ctx=ctx, param=param)
 
     # ----------------------------------------------------------------------------------------------------------- help
 
@@ -117,17 +146,16 @@ class Command(TyperCommand):
             if record is not None:
                 title = "Arguments" if _is_argument(param) else getattr(param, "rich_help_panel", None) or "Options"
                 title = "Output" if param.name == "help" else title
-                names = typer.style(_in_list(param), fg=typer.colors.CYAN)
-                text = re.sub(r"\[default: \((.*?)\)", r"[default: \1", record[1])  # parentheses of a default in words
-                for bounds, words in _BOUNDS.items():
-                    text = re.sub(bounds, words, text)
-                text = re.sub(r"\[[^]]+]$", lambda found: re.sub(r"(?<!;) ", _NO_BREAK, found[0]), text)
-                sections.setdefault(title, []).append((names, text))
+                sections.setdefault(title, []).append((_in_list(param), record[1]))
         order = [*_SECTIONS, *sorted(sections.keys() - {*_SECTIONS, "Output"}, reverse=True), "Output"]
         for title in sorted(sections, key=order.index):
+            names_width = min(max(len(names) for names, _ in sections[title]), _WIDEST_NAMES)
+            width = formatter.width - names_width - 4  # two columns on either side of the names
             with formatter.section(title):
-                formatter.write_dl(sections[title])
-        formatter.buffer[:] = [part.replace(_NO_BREAK, " ") for part in formatter.buffer]
+                rows = ((typer.style(names, fg="cyan"), _with_facts(text, width)) for names, text in sections[title])
+                formatter.write_dl(list(rows))
+        for space, kept in _NO_BREAK.items():
+            formatter.buffer[:] = [part.replace(kept, space) for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples; a long command continues after a backslash."""
@@ -136,6 +164,16 @@ class Command(TyperCommand):
             lines = [line for command in commands for line in _shell_lines(command.strip(), formatter.width - 4)]
             with formatter.section(title.rstrip(":")):
                 formatter.write_text("\b\n" + "\n".join(lines))
+
+
+class _Mistake(typer.BadParameter):
+    """A mistake in the words of a command, reported in the format of all other errors."""
+
+    def show(self, file: Any = None) -> None:
+        """Print the message on standard error."""
+        if _is_first_rank():
+            typer.secho("error: ", fg=typer.colors.RED, bold=True, nl=False, err=True)
+            typer.echo(self.message, err=True)
 
 
 def examples(*commands: str) -> str:
@@ -148,22 +186,62 @@ def message_for(error: DeepcaError | OSError) -> str:
 
     If the value comes from a file, the message names the key in that file instead.
     """
+    if isinstance(error, OSError) and not isinstance(error, DeepcaError):
+        return _message_of_system(error)
+    if not isinstance(error, InvalidInput) or (isinstance(error, ParameterError) and error.file is not None):
+        return str(error)
+    text = in_options(str(error))
+    if error.file is not None:
+        return text
+    options = _options()
     if isinstance(error, ParameterError):
-        if error.file is not None:
-            return str(error)
-        option = _options().get(error.parameter)
-        return in_options(str(error)) if option is None else f"{option} {error.value}: {in_options(error.expected)}"
-    if isinstance(error, DeepcaError):
-        return in_options(str(error)) if isinstance(error, InvalidInput) else str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        option = options.get(error.parameter)
+        return text if option is None else f"{option} {_as_typed(error)}: {in_options(error.expected)}"
+    if isinstance(error, TopologyError) and error.spec is not None:
+        option = options.get("topology", options.get("name"))
+        if error.parameter == "m" and error.value is None and error.suggestions and "agents" in options:
+            text = f"{error.spec}: the number of agents is missing; write {error.suggestions[0]}, or give --agents"
+        return text if option is None else f"{option} {text}"
+    option = options.get(error.parameter or "")
+    if option is None or option in text or not isinstance(error.value, int | float | str):
+        return text
+    return f"{option} {_as_typed(error)}: {text}"
+
+
+def _message_of_system(error: OSError) -> str:
+    """Return the message of an error that the operating system reported."""
+    if not error.filename or not error.strerror:
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename}: file not found; check the path"
+    if isinstance(error, IsADirectoryError):
+        return f"{error.filename}: this is a folder; give the name of a file"
+    if isinstance(error, NotADirectoryError):
+        return f"{error.filename}: a part of this path is a file, not a folder; check the path"
+    return f"{error.filename}: {error.strerror}"
+
+
+def _as_typed(error: InvalidInput) -> object:
+    """Return the value at fault as the user typed it, or as the error has it if it comes from elsewhere."""
+    ctx = _running.get()
+    typed = getattr(ctx, "meta", {}).get(_AS_TYPED, {})
+    for name in (error.parameter, _PARAMETERS.get(error.parameter or "")):
+        value = typed.get(name)
+        if isinstance(value, str):
+            converted = ctx.params.get(name)
+            if type(converted) is type(error.value) and converted == error.value:
+                return value
+    return error.value
 
 
 def in_options(text: str) -> str:
     """Replace parameter names in a message of the library by options of the running command.
 
     A name is replaced if a value follows, as in ``rounds = 3`` or ``scale=False``, or if it contains an underscore, as
-    in ``max_iter``. Any other name may be an English word.
+    in ``max_iter``. Any other name may be an English word. Advice that exists only in Python is omitted.
     """
+    if _running.get() is not None:
+        text = text.replace(sentences.RESUME, "")
     for name, option in _options().items():
         if len(name) > 2 and option.startswith("--"):  # "k = 3" is mathematics, and clear as it is
             text = re.sub(rf"(?<![-\w.]){name} ?= ?False\b", f"no {option}", text)
@@ -180,13 +258,57 @@ def _options() -> dict[str, str]:
     """Map parameters of the library to the options and arguments of the running command that set them."""
     ctx = _running.get()
     params = {} if ctx is None else {param.name: param for param in ctx.command.get_params(ctx)}
-    named = {name: _metavar(p) if _is_argument(p) else str(max(p.opts, key=len)) for name, p in params.items()}
+    named = {name: _name(param) for name, param in params.items()}
     return {**{name: named[own] for name, own in _PARAMETERS.items() if own in named}, **named}
 
 
 def _is_first_rank() -> bool:
     """Return whether this process is rank 0 of an MPI job, or not part of one."""
     return all(os.environ.get(name, "0") == "0" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"))
+
+
+def _expected_number(param: Any) -> str | None:
+    """Describe the numbers that a parameter accepts; None if it is not a number."""
+    kind = getattr(param, "type", None)
+    annotation = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+    name = str(getattr(kind, "name", getattr(annotation, "__name__", "")))
+    low, high = (getattr(param, bound, getattr(kind, bound, None)) for bound in ("min", "max"))
+    if not name.startswith(("int", "float")):
+        return None
+    text = "expected a whole number" if name.startswith("int") else "expected a number"
+    if low is not None and high is not None and high < _MAX_SHOWN_BOUND:
+        return f"{text} from {low} to {high}"
+    return text if low is None else f"{text} of at least {low}"
+
+
+def _with_facts(text: str, width: int) -> str:
+    """Word the facts in brackets at the end of a help text, and keep them on one line where they fit into ``width``."""
+    text = text.replace("-", _NO_BREAK["-"])  # no name of an option or a rule is broken at a hyphen
+    found = re.search(r" *\[([^]]+)]$", text)
+    if found is None:
+        return text
+    default = re.sub(r"default: \((.*)\)", r"default: \1", found[1])  # parentheses of a default in words
+    facts = [_bounds(match) if (match := _BOUNDS.fullmatch(fact)) else fact for fact in default.split("; ")]
+    facts = [fact for fact in facts if fact]
+    if not facts:
+        return text[: found.start()]
+    shown = f"[{'; '.join(facts)}]"
+    if len(shown) <= width:
+        shown = shown.replace(" ", _NO_BREAK[" "])
+    return f"{text[: found.start()]}  {shown}"
+
+
+def _bounds(found: re.Match[str]) -> str:
+    """Return bounds in words; empty if they need not be mentioned."""
+    low, high = found[1] or found[3] or "0", found[2] or "inf"
+    if float(high) >= _MAX_SHOWN_BOUND:
+        return f"at least {float(low):g}" if float(low) > 1 else ""  # other numbers make no sense anyway
+    return f"{low} to {high}" if float(low) else f"at most {high}"
+
+
+def _name(param: Any) -> str:
+    """Return the name of a parameter as the help shows it."""
+    return _metavar(param) if _is_argument(param) else str(max(param.opts, key=len))
 
 
 def _is_argument(param: Any) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
+import re
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from deepca._util.units import plural
 from deepca.cli.command import message_for
 from deepca.errors import DataError, DeepcaError, InvalidInput, MissingExtraError, ParameterError
+from deepca.topology.names import agents_in_name
 
 __all__ = [
+    "check_agents_in_name",
     "check_distinct",
     "check_figure",
     "check_output",
@@ -31,7 +37,10 @@ __all__ = [
     "print_unwrapped",
     "require",
     "require_agent",
+    "site_file",
 ]
+
+_CLOSED_PIPE = 141  # exit code of a process that SIGPIPE ended, as shells report it
 
 
 @contextmanager
@@ -47,6 +56,13 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # nothing reads the output any more, as after `| head`
+        _discard_output()
+        raise typer.Exit(_CLOSED_PIPE) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process in this case
+            raise typer.Exit(_CLOSED_PIPE) from None
+        raise
     except (DeepcaError, OSError) as error:
         if not silent:
             print_unwrapped(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(message_for(error))}")
@@ -60,6 +76,12 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
         state = "finished work is kept, and the same command resumes" if resumes else "nothing was written"
         Console(stderr=True, emoji=False).print(f"stopped; {state}")
         raise typer.Exit(130) from None
+
+
+def _discard_output() -> None:
+    """Discard what is still buffered for standard output, which would fail again when the process ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -89,6 +111,26 @@ def print_json(answer: object) -> None:
 def finite(value: float) -> float | None:
     """Return the value, or None if it is infinite or NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
+
+
+def check_agents_in_name(topology: str, agents: int | None, files: int) -> None:
+    """Raise InvalidInput if the name of a network contains another number of agents than there are.
+
+    ``agents`` is the number given as ``--agents``; if it is None, every one of the ``files`` belongs to one agent.
+    """
+    written = agents_in_name(topology)
+    if written is None or written == (files if agents is None else agents):
+        return
+    there = f"--agents is {agents}"
+    if agents is None:
+        there = f"there {'are' if files > 1 else 'is'} {files} file{plural(files)}"
+    shorter = re.sub(r":[0-9x]+ *(?=\+|$)", "", topology)
+    raise InvalidInput(
+        f"--topology {topology} has {written} agent{plural(written)}, but {there}; write --topology {shorter}, or "
+        f"--agents {written}",
+        parameter="topology",
+        value=topology,
+    )
 
 
 def check_distinct(files: Sequence[Path]) -> None:
@@ -142,3 +184,13 @@ def require_agent() -> None:
     """Raise MissingExtraError unless the modules that a site's agent needs are installed."""
     require("grpc", "google", "cryptography", extra="agent")
     require("google.protobuf", extra="agent")  # find_spec would raise if "google" itself were missing
+
+
+def site_file(site: Path) -> Path:
+    """Return the ``site.toml`` that a path or its folder stands for; raise InvalidInput if it does not exist."""
+    file = site / "site.toml" if site.is_dir() else site
+    if not file.is_file():
+        raise InvalidInput(
+            f"{file}: file not found; check the path, or give the folder of a kit made by deepca init", file=str(file)
+        )
+    return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -11,7 +12,8 @@ from deepca.decomposition.settings import ALGORITHMS
 from deepca.engines.local import ENGINES
 from deepca.errors import ParameterError
 from deepca.network.compression import Messages
-from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES
+from deepca.sites.config.toml import duration
+from deepca.topology.names import DIRECTED, EXAMPLES, TIME_VARYING
 
 __all__ = [
     "ALGORITHM",
@@ -21,12 +23,14 @@ __all__ = [
     "OUTPUT",
     "TOLERANCE",
     "TOPOLOGY",
+    "VALIDITY_DAYS",
     "AlgorithmOption",
     "CenterOption",
     "ComponentsOption",
     "ComponentsOrShareOption",
     "DatasetOption",
     "EngineOption",
+    "FixedTopologyOption",
     "JsonOption",
     "LabelColumnOption",
     "MessagesOption",
@@ -40,10 +44,12 @@ __all__ = [
     "TopologyOption",
     "complete_name",
     "parse_components",
+    "parse_duration",
 ]
 
 TOLERANCE = 1e-10
 TOPOLOGY = "erdos-renyi:0.5"
+VALIDITY_DAYS = 365  # of certificates and revocation lists
 NUMBER_OF_COMPONENTS = 5  # default of commands that can run without files; others require --components
 
 # Sections of the help.
@@ -52,7 +58,7 @@ DATA, COMPONENTS, ALGORITHM, OUTPUT = "Data", "Components", "Algorithm and netwo
 
 def complete_name(incomplete: str) -> list[str]:
     """Complete the name of a network; once a colon is typed, offer full examples such as ``torus:5x10``."""
-    known = EXAMPLES | DIRECTED | CHANGING
+    known = EXAMPLES | DIRECTED | TIME_VARYING
     choices = known.values() if ":" in incomplete else known
     return [choice for choice in choices if choice.startswith(incomplete.lower())]
 
@@ -75,6 +81,34 @@ def parse_components(given: str) -> int | float | None:
         expected = "expected a whole number of at least 1, a share of variance between 0 and 1, or all"
         raise ParameterError("components", given, expected)
     return value
+
+
+def parse_duration(given: str, parameter: str, *, seconds: bool = False, least: float = 0.0) -> float:
+    """Parse a duration such as 90s or 2h, in seconds.
+
+    Parameters
+    ----------
+    given : str
+        The text.
+    parameter : str
+        Parameter of the command that it was given for.
+    seconds : bool, default=False
+        Whether a number without a unit is accepted, in seconds.
+    least : float, default=0.0
+        Smallest accepted value, in seconds.
+    """
+    try:
+        found = duration(f"{given}s" if seconds and re.fullmatch(r"[0-9.]+", given) else given)
+    except ParameterError as error:
+        raise ParameterError(parameter, given, error.expected) from None
+    if found < least:
+        raise ParameterError(parameter, given, f"expected a duration of at least {least:g}s")
+    return found
+
+
+def _complete_fixed_name(incomplete: str) -> list[str]:
+    """Complete the name of a fixed, undirected network."""
+    return [choice for choice in complete_name(incomplete) if choice.split(":")[0] in EXAMPLES]
 
 
 def _option(*names: str, metavar: str | None = None, section: str | None = None, help: str, **more: Any) -> Any:  # noqa: A002
@@ -138,6 +172,16 @@ TopologyOption = Annotated[
         section=ALGORITHM,
         help="Network of the agents, such as ring or torus:5x10; see deepca topology --help.",
         autocompletion=complete_name,
+    ),
+]
+FixedTopologyOption = Annotated[
+    str,
+    _option(
+        "--topology",
+        metavar="NAME",
+        section=ALGORITHM,
+        help="Fixed, undirected network of the agents, such as ring:50 or torus:5x10.",
+        autocompletion=_complete_fixed_name,
     ),
 ]
 AlgorithmOption = Annotated[

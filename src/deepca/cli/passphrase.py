@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from deepca.errors import EnrolmentError
+from deepca.errors import EnrolmentError, ParameterError
 
 __all__ = ["PASSPHRASE_VARIABLE", "is_interactive", "new_passphrase", "passphrase_for"]
 
@@ -73,6 +73,8 @@ def _read(file: Path | None) -> bytes | None:
     from deepca.sites.pki.keys import read_private
 
     if file is not None:
+        if not file.exists():
+            raise ParameterError("passphrase_file", file, "file not found; check the path")
         return read_private(file, "passphrase", missing="give the name of the file that contains it").rstrip(b"\r\n")
     given = os.environ.get(PASSPHRASE_VARIABLE)
     return None if given is None else os.fsencode(given)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from deepca._util.machine import launched_ranks
 from deepca.cli.common import errors
-from deepca.engines.local import Engine, engine_of
+from deepca.engines.local import Engine, create_engine
 from deepca.errors import InvalidInput, MissingExtraError
 
 __all__ = ["TIMEOUT", "consoles", "launcher_console", "run_on_ranks", "running_engine"]
@@ -35,7 +35,7 @@ def running_engine(
             )
         if name == "simulator" and timeout is not None:
             raise InvalidInput("--timeout applies to MPI ranks only; add --engine mpi, or omit it", parameter="timeout")
-        engine = engine_of(name, allreduce=allreduce, timeout=TIMEOUT if timeout is None else timeout)
+        engine = create_engine(name, allreduce=allreduce, timeout=TIMEOUT if timeout is None else timeout)
     with errors(resumes=resumes, silent=not engine.is_root), engine.guard():
         yield engine
 

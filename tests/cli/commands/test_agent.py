@@ -25,14 +25,14 @@ import deepca.sites.runtime.agent
 from deepca import SimulatedNetwork, topology
 from deepca.cli.app import app
 from deepca.data.readers import open_source
-from deepca.decomposition.fit import fit, model_of
+from deepca.decomposition.fit import build_model, fit
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
 from deepca.decomposition.settings import Settings
 from deepca.errors import NetworkError, Unfinished
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.run import Ending
+from deepca.sites.runtime.run import SiteResult
 from deepca.solver.result import Status, StatusCode
 
 NAMES = ("north", "south", "west")
@@ -189,10 +189,10 @@ def test_a_site_that_differs_fails_at_once_and_sigterm_stops_the_others(trial: T
     west = trial.start("west", *trial.logged("west"))
     code, _, err = ended(west)
     assert code == 2
-    for word in ("west", "north", "components", "5", "3"):
+    for word in ("north", "components", "5", "3"):
         assert word in err
     for name in ("north", "south"):
-        assert "west" in trial.wait_for(name, "differs")["text"]
+        assert trial.wait_for(name, "differs")["facts"] == {"site": "west", "names": ["components"]}
     moments = {entry["event"]: datetime.fromisoformat(entry["time"]) for entry in reversed(trial.log("west"))}
     assert (moments["failed"] - moments["found"]).total_seconds() < 5.0
     for agent in waiting:
@@ -238,15 +238,16 @@ def test_standard_error_is_json_even_after_a_failure(trial: Trial) -> None:
 def model(trial: Trial) -> Model:
     settings = Settings(n_components=3)
     net = topology.ring(3)
-    found = fit([open_source(trial.kit(name) / "rows.npy") for name in NAMES], SimulatedNetwork(net), settings).found
-    return model_of(found, net, settings, whiten=False, single=False)
+    sources = [open_source(trial.kit(name) / "rows.npy") for name in NAMES]
+    found = fit(sources, SimulatedNetwork(net), settings).decomposition
+    return build_model(found, net, settings, whiten=False, single_precision=False)
 
 
-Result = Callable[[SiteFile], Ending]
+Result = Callable[[SiteFile], SiteResult]
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, trial: Trial, run: Result, *options: str) -> tuple[int, str, str]:
-    def run_agent(site: SiteFile, **_: object) -> Ending:
+    def run_agent(site: SiteFile, **_: object) -> SiteResult:
         return run(site)
 
     monkeypatch.setattr(deepca.sites.runtime.agent, "run_agent", run_agent)
@@ -254,13 +255,13 @@ def invoked(monkeypatch: pytest.MonkeyPatch, trial: Trial, run: Result, *options
     return done.exit_code, done.stdout, done.stderr
 
 
-def ending(model: Model, members: tuple[str, ...] = NAMES, *, own: bool = True) -> Ending:
+def ending(model: Model, members: tuple[str, ...] = NAMES, *, own: bool = True) -> SiteResult:
     left_out = tuple(name for name in NAMES if name not in members)
-    return Ending(b"", model, members, left_out, own)
+    return SiteResult(b"", model, members, left_out, own)
 
 
 def raising(error: BaseException) -> Result:
-    def run(site: SiteFile) -> Ending:
+    def run(site: SiteFile) -> SiteResult:
         raise error
 
     return run
@@ -323,7 +324,7 @@ def test_without_checkpoints_a_stopped_run_starts_over(monkeypatch: pytest.Monke
 def test_run_and_deadline_override_the_files(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
     seen: list[SiteFile] = []
 
-    def run(site: SiteFile) -> Ending:
+    def run(site: SiteFile) -> SiteResult:
         seen.append(site)
         return ending(model)
 

@@ -35,7 +35,7 @@ from deepca.sites.admin.reachability import AddressProbe, AgentReport, probe_add
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import load_key, new_key, write_key
 from deepca.sites.protocol.fingerprints import network_digest
@@ -203,7 +203,7 @@ def issue(kits: Path, site: str, *, days: int = 365, now: datetime = NOW, key: A
     """Replace the certificate and the key of a site."""
     key = key or new_key()
     operator = Authority.load(kits / (authority or "authority"))
-    signed = operator.sign(request(site, "trial", key), days, now=now)
+    signed = operator.sign(build_request(site, "trial", key), days, now=now)
     write_key(kits / site / "site.key", key)
     (kits / site / "site.pem").write_bytes(pem(signed))
 
@@ -232,7 +232,7 @@ def test_the_certificate_of_the_authority_must_be_readable_and_valid(
 
 def test_a_damaged_revocation_list_is_wrong(north: Path) -> None:
     (north / "revoked.pem").write_text("nothing", encoding="utf-8")
-    assert_wrong(find(north, "revoked list"), "revoked.pem", "authority")
+    assert_wrong(find(north, "revocation list"), "revoked.pem", "authority")
 
 
 def test_the_certificate_of_the_site_must_be_valid_now(kits: Path, north: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_certificate_that_does_not_belong_to_the_site_is_wrong(kits: Path, nor
 def test_a_revoked_certificate_is_wrong(kits: Path, north: Path) -> None:
     Authority.load(kits / "authority").revoke("north")
     shutil.copy(kits / "authority" / "revoked.pem", north)
-    assert "number 2" in find(north, "revoked list").text
+    assert "number 2" in find(north, "revocation list").text
     assert_wrong(find(north, "certificate"), "revoked", "authority")
 
 

@@ -23,6 +23,9 @@ from typer.testing import CliRunner
 import deepca
 from deepca._util.typing import Array
 from deepca.cli.app import app
+from deepca.cli.options import parse_duration
+from deepca.errors import ParameterError
+from tests.support.errors import raises
 
 WINE = load_wine()
 X: Array = np.asarray(WINE.data, dtype=np.float64)
@@ -350,6 +353,37 @@ def test_files_that_are_not_models_are_refused(model: Path, tmp_path: Path) -> N
         assert_refused(run("inspect", tmp_path / file), file)
         assert_refused(run("transform", tmp_path / file, tmp_path / "site0.csv", "-o", tmp_path / "s.csv"), file)
     assert_refused(run("inspect", model, "--plot", tmp_path / "scree.gif"), ".png")
+
+
+def test_samples_of_an_earlier_run_are_not_left_behind(tmp_path: Path) -> None:
+    words = ("sample", "wine", "--out", str(tmp_path), "--quiet")
+    assert run(*words, "--agents", "3").exit_code == 0
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    refused = run(*words, "--agents", "2")
+    assert refused.exit_code == 2
+    assert "site2.csv" in refused.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert run(*words, "--agents", "4").exit_code == 0
+
+
+def test_the_format_of_scores_is_checked_before_anything_is_read(tmp_path: Path) -> None:
+    model, rows = tmp_path / "m.npz", tmp_path / "a.csv"
+    rows.write_text("a,b,class\n1,2,x\n3,5,y\n4,1,x\n", encoding="utf-8")
+    assert run("fit", str(rows), "-k", "1", "-o", str(model), "--label-column", "class").exit_code == 0
+    for more in (("-o", str(tmp_path / "s.txt")), ("-o", str(tmp_path / "s.npy"), "--label-column", "class")):
+        refused = run("transform", str(model), str(rows), *more)
+        assert refused.exit_code == 2
+        assert "--out" in refused.stderr
+    assert run("transform", str(model), str(rows), "-o", str(tmp_path / "s.npy"), "--ignore-extra").exit_code == 0
+
+
+def test_a_timeout_may_have_a_unit() -> None:
+    assert parse_duration("90", "timeout", seconds=True) == 90.0
+    assert parse_duration("2min", "timeout", seconds=True) == 120.0
+    with raises(ParameterError, parameter="timeout", value="0.5"):
+        parse_duration("0.5", "timeout", seconds=True, least=1.0)
+    with raises(ParameterError, parameter="deadline", value="90"):
+        parse_duration("90", "deadline")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "h5"])

@@ -19,7 +19,7 @@ from deepca.sites.config.network_file import EXAMPLE, read_network
 from deepca.sites.config.site_file import read_site
 from deepca.sites.pki import enrolment
 from deepca.sites.pki.authority import Authority
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import fingerprint, load_key, new_key, write_key
 from tests.support.errors import raises
@@ -309,9 +309,9 @@ def test_unsuitable_certificates_are_refused(out: Path, tmp_path: Path) -> None:
     mine = load_key(out / "north" / "site.key")
     other = Authority.create(tmp_path / "other", "three-hospitals")
     cases = [
-        (pem(operator.sign(request("south", "three-hospitals", new_key()))), "south"),
-        (pem(operator.sign(request("north", "three-hospitals", new_key()))), "site.key"),
-        (pem(other.sign(request("north", "three-hospitals", mine))), "three-hospitals"),
+        (pem(operator.sign(build_request("south", "three-hospitals", new_key()))), "south"),
+        (pem(operator.sign(build_request("north", "three-hospitals", new_key()))), "site.key"),
+        (pem(other.sign(build_request("north", "three-hospitals", mine))), "three-hospitals"),
         (b"nonsense", "came.pem"),
     ]
     before = everything(out / "north")
@@ -328,12 +328,12 @@ def test_unsuitable_requests_are_not_signed(out: Path, tmp_path: Path) -> None:
     assert str(path) in run(*words, code=2)
     path.write_bytes(b"x")
     assert str(path) in run(*words, code=2)
-    path.write_bytes(pem(request("nroth", "three-hospitals", new_key())))
+    path.write_bytes(pem(build_request("nroth", "three-hospitals", new_key())))
     assert "nroth" in run(*words, code=2)
-    path.write_bytes(pem(request("north", "two-hospitals", new_key())))
+    path.write_bytes(pem(build_request("north", "two-hospitals", new_key())))
     assert "two-hospitals" in run(*words, code=2)
     key = new_key()
-    path.write_bytes(pem(request("north", "three-hospitals", key)))
+    path.write_bytes(pem(build_request("north", "three-hospitals", key)))
     (tmp_path / "north.pem").write_bytes(b"precious")
     assert "north.pem" in run(*words, "--fingerprint", fingerprint(key), code=2)
     assert (tmp_path / "north.pem").read_bytes() == b"precious"
@@ -375,7 +375,7 @@ def test_revoked_certificates_are_refused(out: Path) -> None:
         ("site.toml --fingerprint ab", "--fingerprint --sign"),
         ("--reissue --fingerprint ab --authority x", "--fingerprint --sign"),
         ("site.toml --renew --certificate a.pem", "--renew --certificate"),
-        ("site.toml --renew --revoked a.pem", "--renew --revoked"),
+        ("site.toml --renew --revocation-list a.pem", "--renew --revocation-list"),
         ("none.toml", "none.toml"),
         ("--sign a.csr --authority nowhere", "nowhere"),
     ],
@@ -421,3 +421,10 @@ def test_existing_keys_are_used(out: Path) -> None:
     write_key(out / "north" / "site.key", key)
     certified(out)
     assert load_key(out / "north" / "site.key").private_numbers() == key.private_numbers()
+
+
+def test_a_missing_passphrase_file_is_named(network: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "nope"
+    text = run("init", network, "--out", tmp_path / "kits", "--passphrase-file", missing, code=2)
+    assert f"--passphrase-file {missing}: file not found" in text
+    assert not (tmp_path / "kits").exists()

@@ -24,10 +24,11 @@ from deepca.cli.passphrase import PASSPHRASE_VARIABLE
 from deepca.errors import EnrolmentError
 from deepca.sites.config.network_file import EXAMPLE
 from deepca.sites.config.site_file import read_site
-from deepca.sites.pki.authority import LEDGER, Authority, read_issued
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.authority import LEDGER, Authority
+from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.enrolment import examine_request, sign_request
 from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.issued import read_issued
 from deepca.sites.pki.keys import fingerprint, is_encrypted, load_key, new_key, write_key
 from tests.support.errors import raises
 
@@ -113,7 +114,7 @@ def test_a_swapped_request_is_refused(out: Path) -> None:
     """The request is replaced by another request of the same site, with another key."""
     asked = run_json("join", out / "north")["fingerprint"]
     swapped = new_key()
-    (out / "north" / "request.csr").write_bytes(pem(request("north", NET, swapped)))
+    (out / "north" / "request.csr").write_bytes(pem(build_request("north", NET, swapped)))
     run(*at_authority(out), "--fingerprint", asked, code=2)
     assert nothing_signed(out)
     with raises(EnrolmentError, reason="fingerprint", site="north", fingerprint=fingerprint(swapped)):
@@ -228,10 +229,10 @@ def test_the_next_list_is_signed_and_installed(out: Path) -> None:
     assert timedelta(days=49) < datetime.fromisoformat(done["not_after"]) - datetime.now(UTC) < timedelta(days=51)
     older = out / "north" / "older.pem"
     older.write_bytes((out / "north" / "revoked.pem").read_bytes())
-    taken = run_json("join", out / "north", "--revoked", done["list"])
+    taken = run_json("join", out / "north", "--revocation-list", done["list"])
     assert (taken["number"], taken["replaced"]) == (2, True)
-    assert Identity.load(read_site(out / "north")).list_number == 2
-    run("join", out / "north", "--revoked", older, code=2)
+    assert Identity.load(read_site(out / "north")).revocation_list_number == 2
+    run("join", out / "north", "--revocation-list", older, code=2)
     assert run_json("join", "--revoke", "north", "--authority", out / "authority")["number"] == 3
 
 
@@ -307,7 +308,7 @@ def test_a_passphrase_does_not_apply_to_keys_of_trial_kits(network: Path, tmp_pa
     run("init", network, "--out", tmp_path / "t", "--trial", secret=SECRET)
     assert is_encrypted(tmp_path / "t" / "authority" / "authority.key")
     assert not is_encrypted(tmp_path / "t" / "north" / "site.key")
-    assert Identity.load(read_site(tmp_path / "t" / "north")).list_number == 1
+    assert Identity.load(read_site(tmp_path / "t" / "north")).revocation_list_number == 1
 
 
 def test_json_states_whether_the_key_has_a_passphrase(network: Path, tmp_path: Path) -> None:

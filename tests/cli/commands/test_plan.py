@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from deepca._util.units import duration
+from deepca._util.units import format_duration
 from deepca.planning import rehearsal
-from deepca.planning.planner import METHODS, plan
+from deepca.planning.planner import PLANNED_ALGORITHMS, plan
 from tests.support.helpers import json_of, run_cli
 
 LINK = ("--latency", "30ms", "--bandwidth", "30Mbit")
@@ -41,14 +41,14 @@ def test_the_table_agrees_with_the_function() -> None:
     assert done.exit_code == 0, done.stderr
     made = plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", tol=1e-10)
     for prediction in made.predictions:
-        cells = _row(done.stdout, prediction.method).replace("▸", "").split()
+        cells = _row(done.stdout, prediction.algorithm).replace("▸", "").split()
         assert cells[1:5] == [
             str(prediction.iterations),
-            str(prediction.running.rounds),
-            str(prediction.running.control_rounds),
-            str(prediction.proof.all_rounds),
+            str(prediction.iteration_cost.rounds),
+            str(prediction.iteration_cost.control_rounds),
+            str(prediction.certificate_cost.all_rounds),
         ]
-        assert done.stdout.count(duration(prediction.total.seconds))
+        assert done.stdout.count(format_duration(prediction.total.seconds))
     marked = [line for line in done.stdout.splitlines() if "▸" in line]
     assert len(marked) == 1
     assert str(made.recommended) in marked[0]
@@ -71,9 +71,13 @@ def test_the_table_fits_the_terminal(columns: int) -> None:
 
 def test_methods_are_sorted_by_time() -> None:
     done = _run(*SMALL)
-    order = [line.lstrip(" ▸").split()[0] for line in done.stdout.splitlines() if line.lstrip(" ▸").startswith(METHODS)]
+    order = [
+        line.lstrip(" ▸").split()[0]
+        for line in done.stdout.splitlines()
+        if line.lstrip(" ▸").startswith(PLANNED_ALGORITHMS)
+    ]
     made = plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", tol=1e-10)
-    assert order[: len(METHODS)] == sorted(METHODS, key=lambda method: made[method].total.seconds)
+    assert order[: len(PLANNED_ALGORITHMS)] == sorted(PLANNED_ALGORITHMS, key=lambda method: made[method].total.seconds)
 
 
 def test_a_guessed_spectrum_is_marked_as_a_guess() -> None:
@@ -108,14 +112,14 @@ def test_json_is_complete() -> None:
     assert (found["topology"], found["agents"], found["dim"], found["components"]) == ("ring(6)", 6, 20, 2)
     assert (found["latency_seconds"], found["bandwidth_bits_per_second"]) == (0.03, 30e6)
     assert (found["tol"], found["rows_per_agent"], found["messages"]) == (1e-6, 50, "float32")
-    assert [one["method"] for one in found["predictions"]] == list(METHODS)
+    assert [one["method"] for one in found["predictions"]] == list(PLANNED_ALGORITHMS)
     for one in found["predictions"]:
         assert one["reaches"]
         rounds = one["total"]["rounds"] + one["total"]["control_rounds"]
         assert rounds == sum(one[part][kind] for part in ("running", "proof") for kind in ("rounds", "control_rounds"))
         assert 0.03 * rounds < one["total"]["seconds"]
         assert one["total"]["bytes_per_agent"] <= one["total"]["busiest_bytes"]
-    assert found["recommended"] in METHODS
+    assert found["recommended"] in PLANNED_ALGORITHMS
     assert found["reason"]
 
 
@@ -124,7 +128,7 @@ def test_a_process_prints_nothing_but_json(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert json.loads(done.stdout)["recommended"] in METHODS
+    assert json.loads(done.stdout)["recommended"] in PLANNED_ALGORITHMS
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,7 +156,7 @@ def test_eigenvalues_are_computed_from_a_probe(tmp_path: Path) -> None:
     values = np.linalg.eigvalsh(np.cov(X.T))
     made = plan("ring:6", 2, eigenvalues=values, latency="30ms", bandwidth="30Mbit", rows_per_agent=178, tol=1e-10)
     counted = {one["method"]: one["total"]["rounds"] for one in found["predictions"]}
-    assert counted == {one.method: one.total.rounds for one in made.predictions}
+    assert counted == {one.algorithm: one.total.rounds for one in made.predictions}
     scaled = _json("--topology", "ring:6", "-k", "2", *LINK, "--probe", str(tmp_path / "wine.npy"), "--scale")
     assert scaled["spectrum"].endswith(", scaled")
     assert {one["method"]: one["total"]["rounds"] for one in scaled["predictions"]} != counted

@@ -22,7 +22,7 @@ from deepca.consensus.mixers import Mixer
 from deepca.consensus.rates import response
 from deepca.errors import InvalidInput
 from deepca.plots import network as network_plots
-from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES, NAMES, from_name
+from deepca.topology.names import DIRECTED, EXAMPLES, NAMES, TIME_VARYING, from_name
 from tests.support.helpers import json_of, run_cli
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -166,7 +166,7 @@ def test_the_diameter_of_a_large_network_is_marked_as_a_bound() -> None:
 
 def test_the_examples_of_the_help_run() -> None:
     shown = _run("--help", columns=200).stdout
-    for name in (*NAMES, *DIRECTED, *CHANGING):
+    for name in (*NAMES, *DIRECTED, *TIME_VARYING):
         assert name in shown
     commands = [line.strip(" │").split("|")[0].split() for line in shown.splitlines() if "deepca topology " in line]
     commands = [words[2:] for words in commands if words[:2] == ["deepca", "topology"]]
@@ -293,7 +293,7 @@ def test_custom_networks_can_be_drawn(tmp_path: Path) -> None:
 
 
 def test_names_and_rules_are_completed() -> None:
-    assert complete_name("") == [*NAMES, *DIRECTED, *CHANGING]
+    assert complete_name("") == [*NAMES, *DIRECTED, *TIME_VARYING]
     assert complete_name("r") == ["ring", "random-regular", "random-digraph"]
     assert complete_name("matchings:") == ["matchings:torus:5x10"]
     assert complete_name("ring:") == ["ring:50"]

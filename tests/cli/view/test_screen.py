@@ -21,8 +21,8 @@ from deepca.cli.view.screen import Screen, render_screen
 from deepca.network.traffic import Traffic
 from deepca.sites.config.network_file import NetworkFile, SiteEntry
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.node import LinkView, View
-from deepca.sites.runtime.status import Situation, Wait, Watch, span
+from deepca.sites.runtime.node import LinkSnapshot, NodeSnapshot
+from deepca.sites.runtime.status import AgentSnapshot, Wait, Watch, span
 from deepca.solver.observers import Start, Step
 from deepca.solver.stopping import Agreed
 
@@ -57,17 +57,17 @@ def site_file(sites: tuple[str, ...] = SITES) -> SiteFile:
     )
 
 
-def link(site: str, state: Any = "up", silent: float | None = 0.1, skew: float | None = 0.0) -> LinkView:
-    return LinkView(site, state, silent, 12_300, 45_600, 0, skew)
+def link(site: str, state: Any = "up", silent: float | None = 0.1, skew: float | None = 0.0) -> LinkSnapshot:
+    return LinkSnapshot(site, state, silent, 12_300, 45_600, 0, skew)
 
 
-VIEW = View("gathering", 0, (), (link("south"), link("east")), (), (), ())
+VIEW = NodeSnapshot("gathering", 0, (), (link("south"), link("east")), (), (), ())
 RUNNING = replace(VIEW, phase="running", epoch=2, members=SITES)
 
 
-def watch_of(view: View, trouble: str | None = None) -> Watch:
+def watch_of(view: NodeSnapshot, failure: str | None = None) -> Watch:
     watch = Watch(site_file())
-    node, streams = SimpleNamespace(view=lambda: view), SimpleNamespace(trouble=lambda peer: trouble)
+    node, streams = SimpleNamespace(snapshot=lambda: view), SimpleNamespace(failure=lambda peer: failure)
     watch.attach(SimpleNamespace(node=node, streams=streams))
     return watch
 
@@ -82,63 +82,63 @@ def start() -> Start:
 
 
 def test_an_agent_that_is_starting_says_so() -> None:
-    assert Watch(site_file()).situation().doing == "starting"
+    assert Watch(site_file()).snapshot().doing == "starting"
 
 
 def test_missing_sites_are_named_with_the_reason() -> None:
     view = replace(VIEW, missing=("west", "east"), links=(link("south"), link("east", "down", None)))
-    watch = watch_of(view, trouble="nothing listens at 127.0.0.1:7403")
+    watch = watch_of(view, failure="nothing listens at 127.0.0.1:7403")
     watch.on_event("found", {"site": "west"})
     watch.on_event("lost", {"site": "west"})
-    found = watch.situation()
+    found = watch.snapshot()
     assert found.doing == "gathering"
     assert [wait.sites for wait in found.waits] == [("east",), ("west",)]
     assert found.waits[0].details == ("nothing listens at 127.0.0.1:7403",)
     watch.on_event("found", {"site": "west"})
     watch.on_event("lost", {"site": "south"})
-    assert "west" in watch.situation().waits[0].sites
+    assert "west" in watch.snapshot().waits[0].sites
 
 
 def test_busy_and_differing_sites_are_named() -> None:
     view = replace(VIEW, busy=("west",), differing=(("east", ("components",)), ("north", ("seed",))))
-    text = watch_of(view).situation().waiting
+    text = watch_of(view).snapshot().waiting
     for word in ("west", "east", "components", "north", "seed"):
         assert word in text
 
 
 def test_a_silent_neighbour_is_named_while_running() -> None:
     view = replace(RUNNING, links=(link("south", "silent", 12.0), link("east")))
-    (wait,) = watch_of(view).situation().waits
+    (wait,) = watch_of(view).snapshot().waits
     assert wait.sites == ("south",)
     assert "12 s" in wait.text
 
 
 def test_a_site_that_was_left_out_is_not_waited_for() -> None:
     view = replace(RUNNING, members=("north", "south", "east"), missing=("west",))
-    assert watch_of(view).situation().waits == ()
+    assert watch_of(view).snapshot().waits == ()
 
 
 def test_each_phase_of_a_run_has_its_description() -> None:
     watch = watch_of(RUNNING)
-    assert watch.situation().doing == "reading rows"
+    assert watch.snapshot().doing == "reading rows"
     watch.begin(start())
     watch.observe(step(1, 0.1))
-    found = watch.situation()
+    found = watch.snapshot()
     assert (found.doing, found.iteration, found.change, found.disagreement) == ("iterating", 1, 0.1, 0.05)
     watch.end(None)  # type: ignore[arg-type]
-    assert watch.situation().doing == "agreeing on the result"
+    assert watch.snapshot().doing == "agreeing on the result"
     watch.on_event("regroup", {})
-    assert watch.situation().iteration is None
+    assert watch.snapshot().iteration is None
 
 
 def test_a_run_without_progress_is_shown_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_of(RUNNING)
     watch.begin(start())
     watch.observe(step(1, 0.1))
-    assert not watch.situation().waits
+    assert not watch.snapshot().waits
     now = time.monotonic() + 30.0
     monkeypatch.setattr("deepca.sites.runtime.status.time.monotonic", lambda: now)
-    assert "30 s" in watch.situation().waiting
+    assert "30 s" in watch.snapshot().waiting
 
 
 def test_the_remaining_time_follows_from_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +149,15 @@ def test_the_remaining_time_follows_from_the_error(monkeypatch: pytest.MonkeyPat
     for t in range(1, 41):  # a factor of ten every ten iterations of one second
         now[0] += 1.0
         watch.observe(step(t, 10 ** (-t / 10)))
-    left = watch.situation().left
+    left = watch.snapshot().left
     assert left is not None
     error = 1e-4 * 10**-0.1 / (1 - 10**-0.1)
     assert left == pytest.approx(10 * np.log10(error / 1e-10), rel=0.1)
 
 
 def test_progress_and_waiting_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.sites.runtime.status.LOOK_EVERY", 0.01)
-    monkeypatch.setattr("deepca.sites.runtime.status.SETTLED_AFTER", 0.05)
+    monkeypatch.setattr("deepca.sites.runtime.status.WAIT_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("deepca.sites.runtime.status.MIN_LOGGED_WAIT", 0.05)
     events: list[tuple[str, str, Mapping[str, Any]]] = []
     watch = watch_of(replace(VIEW, missing=("west",)))
     with attached(EventHandler(lambda site, *event: events.append(event), "north")):
@@ -178,12 +178,12 @@ def test_progress_and_waiting_are_logged(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_wrong_clocks_are_shown() -> None:
     view = replace(RUNNING, links=(link("south", skew=-3.0), link("east", skew=7.2)))
-    assert [one.skew for one in watch_of(view).situation().links] == [None, 7.2]
+    assert [one.skew for one in watch_of(view).snapshot().links] == [None, 7.2]
 
 
 # ------------------------------------------------------------------------------------------------------------- the view
 
-BUSY = Situation(
+BUSY = AgentSnapshot(
     "iterating",
     epoch=2,
     members=3,
@@ -193,9 +193,9 @@ BUSY = Situation(
     disagreement=2e-5,
     left=125.0,
     links=(
-        LinkView("south", "silent", 3.0, 1_234_567, 7_654_321, 3, None),
-        LinkView("east", "down", None, 0, 0, 0, None, "nothing listens at 127.0.0.1:7403: east may not be there"),
-        LinkView("a-site-with-a-very-long-name-" * 2, "up", 0.2, 123, 456, 0, -7.4),
+        LinkSnapshot("south", "silent", 3.0, 1_234_567, 7_654_321, 3, None),
+        LinkSnapshot("east", "down", None, 0, 0, 0, None, "nothing listens at 127.0.0.1:7403: east may not be there"),
+        LinkSnapshot("a-site-with-a-very-long-name-" * 2, "up", 0.2, 123, 456, 0, -7.4),
     ),
 )
 
@@ -208,9 +208,9 @@ def line(i: int, text: str) -> logging.LogRecord:
 LINES = [line(i, f"line {i} " + "x" * 150) for i in range(20)]
 
 
-def shown(situation: Situation, width: int, height: int = 40, lines: Any = LINES) -> list[str]:
+def shown(snapshot: AgentSnapshot, width: int, height: int = 40, lines: Any = LINES) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, record=True)
-    console.print(render_screen(site_file(), situation, lines, 3723.0))
+    console.print(render_screen(site_file(), snapshot, lines, 3723.0))
     return console.export_text().splitlines()
 
 
@@ -239,7 +239,7 @@ def test_the_view_is_complete_at_any_width(width: int) -> None:
 
 
 def test_links_in_trouble_come_first_if_not_all_fit() -> None:
-    links = tuple(LinkView(f"site-{j}", "up" if j else "down", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
+    links = tuple(LinkSnapshot(f"site-{j}", "up" if j else "down", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
     found = shown(replace(BUSY, links=links), 80, height=24)
     rows = [line for line in found if "site-" in line]
     assert "site-0" in rows[0]

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca._util.logs import EventHandler, EventLogger, attached
-from deepca.cli.command import Command, examples, message_for
-from deepca.cli.common import errors, handle_signals, print_json, print_unwrapped, require_agent
-from deepca.cli.options import OUTPUT, JsonOption, SiteArgument
+from deepca.cli.command import Command, examples, in_options, message_for
+from deepca.cli.common import errors, handle_signals, print_json, print_unwrapped, require_agent, site_file
+from deepca.cli.options import OUTPUT, JsonOption, SilentOption, SiteArgument
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
     DeepcaError,
@@ -35,7 +35,7 @@ from deepca.errors import (
 if TYPE_CHECKING:  # CoreLog has to be installed before anything imports grpc
     from deepca.cli.view.log import AgentLog, Style
     from deepca.sites.config.site_file import SiteFile
-    from deepca.sites.runtime.run import Ending
+    from deepca.sites.runtime.run import SiteResult
     from deepca.sites.runtime.status import Watch
     from deepca.sites.transport.grpc_errors import CoreLog
 
@@ -63,7 +63,8 @@ _LogOption = Annotated[
     ),
 ]
 _LogFileOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Append the log to this file.")
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Append the log to this file, even with --quiet."),
 ]
 _RunOption = Annotated[
     str | None,
@@ -74,10 +75,6 @@ _RunOption = Annotated[
 _DeadlineOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Time limit of the run, such as 90s or 2h, overriding site.toml."),
-]
-_QuietOption = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print errors only; --log-file still receives the log."),
 ]
 
 
@@ -97,7 +94,7 @@ def run(
     run_name: _RunOption = None,
     deadline: _DeadlineOption = None,
     as_json: JsonOption = False,
-    quiet: _QuietOption = False,
+    quiet: SilentOption = False,
 ) -> None:
     """Run the agent of this site until there is a result.
 
@@ -251,7 +248,7 @@ def _shown(site: SiteFile, watch: Watch, reporter: _Reporter) -> Iterator[None]:
     """Show the run on the terminal; after a failure, leave the last warnings and errors on it."""
     from deepca.cli.view.screen import Screen
 
-    screen = Screen(site, watch.situation, reporter.console)
+    screen = Screen(site, watch.snapshot, reporter.console)
     reporter.add(screen.log, endings=False)
     try:
         with screen:
@@ -265,7 +262,7 @@ def _read(path: Path, run_name: str | None, deadline: str | None) -> SiteFile:
     from deepca.sites.config.site_file import read_site
     from deepca.sites.config.toml import duration
 
-    site = read_site(path)
+    site = read_site(site_file(path))
     try:
         if deadline is not None:
             parameter, value = "deadline", deadline
@@ -320,7 +317,7 @@ def _style(given: str | None) -> Style | None:
 # ---------------------------------------------------------------------------------------------------------- the result
 
 
-def _warn(site: SiteFile, ending: Ending, reporter: _Reporter) -> int:
+def _warn(site: SiteFile, ending: SiteResult, reporter: _Reporter) -> int:
     """Report what is wrong with a result or missing from it, and return the exit code."""
     model, code = ending.model, 0
     if site.site in ending.left_out:
@@ -345,14 +342,15 @@ def _warn(site: SiteFile, ending: Ending, reporter: _Reporter) -> int:
         code = UNUSABLE
         reporter.warn(
             "failed",
-            f"the result is not usable: {model.status}. Once this is fixed, start all agents again with another --run",
+            f"the result is not usable: {in_options(str(model.status))}. Once this is fixed, start all agents again"
+            " with another --run",
             style="bold red",
             exit_code=code,
         )
     return code
 
 
-def _show(site: SiteFile, ending: Ending) -> None:
+def _show(site: SiteFile, ending: SiteResult) -> None:
     console, m = Console(emoji=False), len(site.network.sites)
     show_model(console, ending.model)
     console.print()
@@ -369,7 +367,7 @@ def _show(site: SiteFile, ending: Ending) -> None:
     print_unwrapped(console, f"Scores of your rows: {escape(_transform(site))}")
 
 
-def _plain(site: SiteFile, ending: Ending, code: int) -> dict[str, Any]:
+def _plain(site: SiteFile, ending: SiteResult, code: int) -> dict[str, Any]:
     return {
         **summary(ending.model),
         "network": site.network.name,

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca._util.units import plural
-from deepca.cli.common import errors, print_json, print_unwrapped, require_agent
+from deepca.cli.common import errors, print_json, print_unwrapped, require_agent, site_file
 from deepca.cli.options import JsonOption, SiteArgument
-from deepca.errors import InvalidInput
 
 __all__ = ["doctor"]
 
@@ -33,25 +32,21 @@ def doctor(
 
       0  everything is in order, apart from warnings
       1  something is wrong
-      2  site.toml does not exist
+      2  site.toml was not found
     """
     with errors():
         require_agent()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed connections are reported below
         from deepca.sites.admin.doctor import examine
 
-        file = site / "site.toml" if site.is_dir() else site
-        if not file.is_file():
-            raise InvalidInput(
-                f"{file} does not exist; give the site.toml of a kit made by deepca init", file=str(file)
-            )
+        file = site_file(site)
         console, found = Console(emoji=False), []
         for finding in examine(site):
             found.append(finding)
             if not as_json:
                 who = f" [bold]→ {escape(finding.who)}[/]" if finding.who else ""
                 print_unwrapped(
-                    console, f"{_MARKS[finding.verdict]} {escape(finding.check):<14} {escape(finding.text)}{who}"
+                    console, f"{_MARKS[finding.verdict]} {escape(finding.check):<15} {escape(finding.text)}{who}"
                 )
         wrong = sum(one.verdict == "wrong" for one in found)
         if as_json:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from deepca.cli.common import check_distinct, check_output, print_json, print_unwrapped
+from deepca._util.units import plural
+from deepca.cli.common import check_agents_in_name, check_distinct, check_output, errors, print_json, print_unwrapped
 from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
@@ -34,33 +35,41 @@ from deepca.cli.options import (
     ToleranceOption,
     TopologyOption,
     parse_components,
+    parse_duration,
 )
 from deepca.cli.ranks import TIMEOUT, consoles, running_engine
 from deepca.cli.view.model import show_model, show_status, summary
 from deepca.data.allocation import by_label, split_equally
-from deepca.data.columns import common_columns
+from deepca.data.columns import align_columns
 from deepca.data.readers import open_source, open_sources, spool
 from deepca.data.sources import Source
 from deepca.decomposition.fit import Decomposition
 from deepca.decomposition.fit import fit as fit_rows
 from deepca.decomposition.model import Model
-from deepca.decomposition.settings import Settings, check_settings
+from deepca.decomposition.settings import Settings, check_network, check_settings
 from deepca.engines.checkpointing import CheckpointOptions
 from deepca.engines.local import Engine
 from deepca.engines.shards import agree_on_files, expand_patterns, open_local_files
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.network.compression import Messages
+from deepca.sites.config.toml import duration_text
 from deepca.solver.observers import Start, Step
 from deepca.solver.progress import ProgressBar, ProgressLines, bars
 from deepca.solver.result import Result
+from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
 
 __all__ = ["fit"]
 
+_CHECKPOINT_EVERY = 10  # iterations between checkpoints by default
 
 _FilesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE", help="One file per agent, or any number of files with --agents or --agent-column."),
+    typer.Argument(
+        metavar="FILE",
+        help="One file per agent, or any number of files with --agents or --agent-column; patterns in quotes are "
+        "expanded.",
+    ),
 ]
 _OutOption = Annotated[
     Path,
@@ -68,7 +77,7 @@ _OutOption = Annotated[
 ]
 _AgentsOption = Annotated[
     int | None,
-    typer.Option(metavar="M", rich_help_panel=DATA, help="Split all rows over this many agents."),
+    typer.Option(min=1, metavar="M", rich_help_panel=DATA, help="Split all rows over this many agents."),
 ]
 _AgentColumnOption = Annotated[
     str | None,
@@ -78,10 +87,20 @@ _WhitenOption = Annotated[
     bool, typer.Option("--whiten", rich_help_panel=COMPONENTS, help="Scale the scores to unit variance.")
 ]
 _MaxIterOption = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=ALGORITHM, help="Maximum number of iterations.")
+    int,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=ALGORITHM,
+        help="Maximum number of iterations of each search; small components may need further searches.",
+    ),
 ]
 _RoundsOption = Annotated[
-    str, typer.Option(metavar="N", rich_help_panel=ALGORITHM, help="Gossip rounds per iteration, or auto.")
+    str,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=ALGORITHM,
+        help="Gossip rounds per iteration of accelerated, deepca and depca, or auto.",
+    ),
 ]
 _AllreduceOption = Annotated[
     bool,
@@ -90,13 +109,12 @@ _AllreduceOption = Annotated[
     ),
 ]
 _TimeoutOption = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        min=1.0,
-        metavar="SECONDS",
+        metavar="TIME",
         rich_help_panel="MPI",
-        help="Time that a rank waits for other ranks before it ends the job.",
-        show_default=f"{TIMEOUT:g}",
+        help="How long a rank waits for other ranks before it ends the job, such as 90s or 10min.",
+        show_default=duration_text(TIMEOUT),
     ),
 ]
 _CheckpointsOption = Annotated[
@@ -108,13 +126,21 @@ _CheckpointsOption = Annotated[
     ),
 ]
 _CheckpointEveryOption = Annotated[
-    int,
-    typer.Option(min=1, metavar="N", rich_help_panel="Checkpoints", help="Number of iterations between checkpoints."),
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        rich_help_panel="Checkpoints",
+        help="Number of iterations between checkpoints.",
+        show_default=str(_CHECKPOINT_EVERY),
+    ),
 ]
 _AcceptUnprovenOption = Annotated[
     bool,
     typer.Option(
-        "--accept-unproven", rich_help_panel=OUTPUT, help="Write the model even if it does not reach the tolerance."
+        "--accept-unproven",
+        rich_help_panel=OUTPUT,
+        help="Write the model even if it does not reach the tolerance; the exit code is still 1.",
     ),
 ]
 
@@ -131,15 +157,15 @@ def fit(
     scale: ScaleOption = False,
     whiten: _WhitenOption = False,
     tol: ToleranceOption = TOLERANCE,
-    max_iter: _MaxIterOption = 10_000,
-    rounds: _RoundsOption = "auto",
     algorithm: AlgorithmOption = "auto",
+    rounds: _RoundsOption = "auto",
+    max_iter: _MaxIterOption = 10_000,
     messages: MessagesOption = "float64",
     engine: EngineOption = "simulator",
     allreduce: _AllreduceOption = False,
     timeout: _TimeoutOption = None,
     checkpoints: _CheckpointsOption = None,
-    checkpoint_every: _CheckpointEveryOption = 10,
+    checkpoint_every: _CheckpointEveryOption = None,
     dataset: DatasetOption = None,
     seed: SeedOption = 0,
     accept_unproven: _AcceptUnprovenOption = False,
@@ -148,13 +174,17 @@ def fit(
 ) -> None:
     """Compute the principal components of rows in several files.
 
-    Each file belongs to one agent, which exchanges messages with its neighbours only; rows are never sent. Reads .npy,
-    .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, which may be larger than memory.
+    By default, each file belongs to one agent, which exchanges messages with its neighbours only; rows are never sent.
+    Reads .npy, .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, which may be larger than memory.
 
     The model is written if the tolerance is proven, or if rounding allows no smaller error. Otherwise the exit code is
     1, and a message explains why.
     """
-    with running_engine(engine, allreduce=allreduce, timeout=timeout, resumes=checkpoints is not None) as ranks:
+    with errors():
+        if checkpoints is None and checkpoint_every is not None:
+            raise InvalidInput("--checkpoint-every needs --checkpoints; add that, or omit --checkpoint-every")
+        limit = None if timeout is None else parse_duration(timeout, "timeout", seconds=True, least=1.0)
+    with running_engine(engine, allreduce=allreduce, timeout=limit, resumes=checkpoints is not None) as ranks:
         settings = Settings(
             n_components=parse_components(components),
             center=center,
@@ -169,8 +199,9 @@ def fit(
         check_settings(settings)
         rows = _check(ranks, _Rows(files, agents, agent_column, label_column, dataset), out)
         view = _View(*consoles(ranks), as_json=as_json, quiet=quiet or not ranks.is_root)
-        keeping = None if checkpoints is None else _keeping(view, ranks, checkpoints, checkpoint_every)
-        found, model = _fitted(ranks, rows, topology, settings, whiten=whiten, view=view, keeping=keeping)
+        every = checkpoint_every or _CHECKPOINT_EVERY
+        checkpointing = None if checkpoints is None else _checkpoint_options(view, ranks, checkpoints, every)
+        found, model = _fitted(ranks, rows, topology, settings, whiten=whiten, view=view, checkpointing=checkpointing)
         _finish(ranks, found, model, out, accept_unproven=accept_unproven, view=view)
         if not model.status.ok:
             raise typer.Exit(1)
@@ -214,7 +245,7 @@ def _check(ranks: Engine, rows: _Rows, out: Path) -> _Rows:
     return replace(rows, files=files)
 
 
-def _keeping(view: _View, ranks: Engine, folder: Path, every: int) -> CheckpointOptions:
+def _checkpoint_options(view: _View, ranks: Engine, folder: Path, every: int) -> CheckpointOptions:
     prefix = "" if ranks.is_root else f"rank {ranks.rank}: "
 
     def tell(line: str) -> None:
@@ -231,15 +262,19 @@ def _fitted(
     *,
     whiten: bool,
     view: _View,
-    keeping: CheckpointOptions | None,
+    checkpointing: CheckpointOptions | None,
 ) -> tuple[Decomposition, Model]:
     """Read the rows and decompose them, showing progress."""
+    net = None
+    if rows.agent_column is None:  # the number of agents is known, and so is the network, before anything is read
+        check_agents_in_name(topology, rows.agents, len(rows.files))
+        net = _network(topology, len(rows.files) if rows.agents is None else rows.agents, settings)
+    assigned = _assign(ranks, rows)
+    net = _network(topology, sum(assigned.shares), settings) if net is None else net
+    network = ranks.network(net, assigned.shares)
+    sources = assigned.sources
     in_lines = ranks.ranks > 1 and not view.notes.is_terminal and not (view.quiet or view.as_json)
     with bars(view.notes, disable=view.quiet or view.as_json or in_lines) as progress:
-        assigned = _assign(ranks, rows)
-        net = from_name(topology, sum(assigned.shares), seed=settings.seed)
-        network = ranks.network(net, assigned.shares)
-        sources = assigned.sources
         n = None if any(s.n is None for s in sources) else sum(s.n or 0 for s in sources)
         task = progress.add_task("reading", total=n, iteration="—", note=_scope(net.n_agents, ranks))
         lines = [ProgressLines(lambda line: view.notes.print(line, highlight=False))] if in_lines else []
@@ -250,14 +285,20 @@ def _fitted(
             observers=[_ReadingDone(progress, task), ProgressBar(progress), *lines],
             on_rows=lambda read: progress.advance(task, read),
             engine=ranks,
-            checkpointing=keeping,
+            checkpointing=checkpointing,
             whiten=whiten,
         )
         ranks.close(network)
     model = fitted.model
     if (first := sources[0].first_index) is not None:  # transform must count svmlight columns the same way
         model = replace(model, about={**model.about, "first_index": first})
-    return fitted.found, model
+    return fitted.decomposition, model
+
+
+def _network(topology: str, agents: int, settings: Settings) -> Topology:
+    net = from_name(topology, agents, seed=settings.seed)
+    check_network(settings, net)
+    return net
 
 
 def _finish(
@@ -268,8 +309,8 @@ def _finish(
     with ranks.raise_on_all_ranks():
         if written and ranks.is_root:
             model.save(out)
-    if found.keeper is not None and written:
-        found.keeper.clear()
+    if found.checkpointer is not None and written:
+        found.checkpointer.clear()
     if ranks.is_root:
         _report(view, model, out if written else None)
 
@@ -287,7 +328,8 @@ def _report(view: _View, model: Model, written: Path | None) -> None:
 
 
 def _scope(agents: int, ranks: Engine) -> str:
-    return f"{agents} agents" if ranks.ranks == 1 else f"rank 0's share of {agents} agents on {ranks.ranks} ranks"
+    count = f"{agents} agent{plural(agents)}"
+    return count if ranks.ranks == 1 else f"rank 0's share of {count} on {ranks.ranks} ranks"
 
 
 class _ReadingDone:
@@ -299,7 +341,7 @@ class _ReadingDone:
     def begin(self, start: Start) -> None:
         """Complete the bar with the number of rows read."""
         done = self._progress.tasks[self._task].completed
-        self._progress.update(self._task, total=done, completed=done, note=f"{done:,.0f} rows")
+        self._progress.update(self._task, total=done, completed=done, note=f"{done:,.0f} row{plural(int(done))}")
 
     def observe(self, step: Step) -> None:
         """Do nothing."""
@@ -320,12 +362,12 @@ def _assign(ranks: Engine, rows: _Rows) -> _Assignment:
     """Open the sources of this rank's agents; a rank reads the files of other ranks only to split or regroup rows."""
     check_distinct(rows.files)
     if rows.agents is None and rows.agent_column is None:
-        shares = ranks.shares(len(rows.files))
+        shares = ranks.agents_per_rank(len(rows.files))
         opened = open_local_files(ranks, rows.files, shares, label_column=rows.label_column, dataset=rows.dataset)
         return _Assignment(opened, shares)
     with ranks.raise_on_all_ranks():
         every = _split(rows)
-    shares = ranks.shares(len(every))
+    shares = ranks.agents_per_rank(len(every))
     first = sum(shares[: ranks.rank])
     return _Assignment(every[first : first + shares[ranks.rank]], shares)
 
@@ -334,7 +376,7 @@ def _split(rows: _Rows) -> tuple[Source, ...]:
     """Assign the rows of all files to agents, evenly or by a column."""
     label, dataset = rows.label_column, rows.dataset
     if rows.agent_column is None:
-        opened = common_columns(open_sources(rows.files, label_column=label, dataset=dataset))
+        opened = align_columns(open_sources(rows.files, label_column=label, dataset=dataset))
         return split_equally([spool(source) for source in opened], rows.agents or 0)
     kept = []
     for file in rows.files:
@@ -345,7 +387,7 @@ def _split(rows: _Rows) -> tuple[Source, ...]:
             names = [name for name in source.columns if name != label]
             source = open_source(file, label_column=rows.agent_column, dataset=dataset, columns=names)
         kept.append(source)
-    return by_label([spool(source) for source in common_columns(kept)])
+    return by_label([spool(source) for source in align_columns(kept)])
 
 
 def _parse_rounds(given: str) -> int:

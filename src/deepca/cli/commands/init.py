@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deepca._util.units import counted
 from deepca.cli.common import errors, print_json, print_unwrapped, require
-from deepca.cli.options import JsonOption
+from deepca.cli.options import OUTPUT, VALIDITY_DAYS, JsonOption
 from deepca.cli.passphrase import PASSPHRASE_VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import EXAMPLE
@@ -31,14 +32,23 @@ def init(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the authority and the kits.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the authority and the kits."
+        ),
     ] = Path("kits"),
     trial: Annotated[
         bool, typer.Option("--trial", help="Create the keys of all sites here as well; for trials only.")
     ] = False,
     days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --trial: validity of the certificates, in days.")
-    ] = 365,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --trial: validity of the certificates, in days.",
+            show_default=str(VALIDITY_DAYS),
+        ),
+    ] = None,
     passphrase: Annotated[
         bool,
         typer.Option("--passphrase", help="Ask for a passphrase, and protect the authority's key with it."),
@@ -67,18 +77,29 @@ def init(
         require("cryptography", extra="agent")
         from deepca.sites.admin.kits import make_kits
 
-        if network is None or not network.exists():
-            raise InvalidInput(_missing(network), parameter="network", file=None if network is None else str(network))
+        file = _checked_network(network, days, trial=trial)
         secret = new_passphrase(ask=passphrase, file=passphrase_file)
-        made = make_kits(network, out, trial=trial, days=days, passphrase=secret)
+        made = make_kits(file, out, trial=trial, days=days or VALIDITY_DAYS, passphrase=secret)
         if as_json:
             print_json({**_plain(made), "passphrase": secret is not None})
         else:
             _show(Console(emoji=False), made, trial=trial, protected=secret is not None)
 
 
+def _checked_network(network: Path | None, days: int | None, *, trial: bool) -> Path:
+    """Return the path of the network.toml; raise InvalidInput unless it exists and the options go together."""
+    if days is not None and not trial:
+        raise InvalidInput(
+            "--days applies to the certificates that --trial creates; omit it here, and give it with deepca join "
+            "--sign, or add --trial"
+        )
+    if network is None or not network.exists():
+        raise InvalidInput(_missing(network), parameter="network", file=None if network is None else str(network))
+    return network
+
+
 def _missing(network: Path | None) -> str:
-    what = "no network.toml was given." if network is None else f"{network} does not exist."
+    what = "no network.toml was given." if network is None else f"{network}: file not found; check the path."
     return (
         f"{what} Such a file looks like this:\n\n"
         '  name = "three-hospitals"\n'
@@ -118,7 +139,8 @@ def _plain(made: Kits) -> dict[str, object]:
 
 
 def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None:
-    table = Table(box=SIMPLE_HEAD, title=f"{escape(made.network.name)}: {len(made.sites)} sites", title_justify="left")
+    title = f"{escape(made.network.name)}: {counted(len(made.sites), 'site')}"
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
     for heading in ("site", "address", "neighbours", "kit"):
         table.add_column(heading, overflow="fold")
     for kit in made.sites:

@@ -1,4 +1,4 @@
-"""``deepca join``: request, sign, install, renew and revoke certificates of sites."""
+"""``deepca join``: request, sign, install and revoke certificates of sites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from deepca._util.units import plural
 from deepca.cli.common import errors, print_json, print_unwrapped, require
-from deepca.cli.options import JsonOption
+from deepca.cli.options import VALIDITY_DAYS, JsonOption
 from deepca.cli.passphrase import PASSPHRASE_VARIABLE, is_interactive, passphrase_for
 from deepca.errors import EnrolmentError, InvalidInput, ParameterError
 
@@ -44,12 +44,12 @@ _RenewOption = Annotated[
         "the site has a valid certificate.",
     ),
 ]
-_RevokedOption = Annotated[
+_RevocationListOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         rich_help_panel=_SITE,
-        help="Install this list of revoked certificates, received from the authority.",
+        help="Install this revocation list, received from the authority.",
     ),
 ]
 _SignOption = Annotated[
@@ -69,16 +69,14 @@ _FingerprintOption = Annotated[
 _RevokeOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
+        metavar="SITE|SERIAL",
         rich_help_panel=_AUTHORITY,
         help="Revoke all certificates of this site, or the one with this serial number.",
     ),
 ]
 _ReissueOption = Annotated[
     bool,
-    typer.Option(
-        "--reissue", rich_help_panel=_AUTHORITY, help="Sign the list of revoked certificates again, before it expires."
-    ),
+    typer.Option("--reissue", rich_help_panel=_AUTHORITY, help="Sign the revocation list again, before it expires."),
 ]
 _AuthorityOption = Annotated[
     Path | None,
@@ -93,9 +91,13 @@ _PassphraseFileOption = Annotated[
     ),
 ]
 _DaysOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        min=1, metavar="N", rich_help_panel=_AUTHORITY, help="Validity of the certificate or of the list, in days."
+        min=1,
+        metavar="N",
+        rich_help_panel=_AUTHORITY,
+        help="Validity of the certificate or of the revocation list, in days.",
+        show_default=str(VALIDITY_DAYS),
     ),
 ]
 
@@ -104,17 +106,17 @@ def join(
     site: _SiteArgument = None,
     certificate: _CertificateOption = None,
     renew: _RenewOption = False,
-    revoked: _RevokedOption = None,
+    revocation_list: _RevocationListOption = None,
     sign: _SignOption = None,
     fingerprint: _FingerprintOption = None,
     revoke: _RevokeOption = None,
     reissue: _ReissueOption = False,
     authority: _AuthorityOption = None,
     passphrase_file: _PassphraseFileOption = None,
-    days: _DaysOption = 365,
+    days: _DaysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Request, sign and install the certificate of a site.
+    """Request, sign, install and revoke certificates of sites.
 
     The key of a site never leaves it. Three steps:
 
@@ -125,7 +127,7 @@ def join(
       3. At the site, install the certificate:
          deepca join site.toml --certificate north.pem
 
-    Before the certificate expires (see --days), repeat these steps with --renew in the first one. A running agent is
+    Before the certificate expires (see --days), repeat these steps with --renew in steps 1 and 2. A running agent is
     not interrupted.
     """
     with errors():
@@ -133,20 +135,21 @@ def join(
         given = {
             "--certificate": certificate,
             "--renew": renew,
-            "--revoked": revoked,
+            "--revocation-list": revocation_list,
             "--sign": sign,
             "--fingerprint": fingerprint,
             "--revoke": revoke,
             "--reissue": reissue,
             "--authority": authority,
             "--passphrase-file": passphrase_file,
+            "--days": days,
         }
         _check(given, site)
         if authority is None:
             assert site is not None
-            text, facts = _at_site(site, certificate, revoked, renew=renew)
+            text, facts = _at_site(site, certificate, revocation_list, renew=renew)
         else:
-            operator = _AuthorityOperator(authority, passphrase_file, days)
+            operator = _AuthorityOperator(authority, passphrase_file, days or VALIDITY_DAYS)
             text, facts = operator.revoke(revoke) if sign is None else operator.sign(sign, fingerprint, renew=renew)
         if as_json:
             print_json(facts)
@@ -160,7 +163,7 @@ def _check(given: Mapping[str, object], site: Path | None) -> None:
     if len(jobs) > 1:
         raise InvalidInput(f"{jobs[0]} and {jobs[1]} cannot be combined; run one after the other")
     if jobs:
-        at_site = [name for name in ("--certificate", "--revoked") if given[name]]
+        at_site = [name for name in ("--certificate", "--revocation-list") if given[name]]
         if site is not None or at_site or (given["--renew"] and not given["--sign"]):
             raise InvalidInput(f"{jobs[0]} is for the authority, but other arguments are for a site; omit either kind")
         if not given["--authority"]:
@@ -168,32 +171,32 @@ def _check(given: Mapping[str, object], site: Path | None) -> None:
         if given["--fingerprint"] and not given["--sign"]:
             raise InvalidInput("--fingerprint needs --sign; add that, or omit --fingerprint")
         return
-    for name in ("--authority", "--fingerprint", "--passphrase-file"):
+    for name in ("--authority", "--fingerprint", "--passphrase-file", "--days"):
         if given[name]:
             actions = "--sign" if name == "--fingerprint" else "one of --sign, --revoke and --reissue"
             raise InvalidInput(f"{name} needs {actions}; add that, or omit {name}")
     if site is None:
         raise InvalidInput("no site was given; give its site.toml, or --sign, --revoke or --reissue at the authority")
-    chosen = [name for name in ("--renew", "--certificate", "--revoked") if given[name]]
+    chosen = [name for name in ("--renew", "--certificate", "--revocation-list") if given[name]]
     if len(chosen) > 1:
         raise InvalidInput(f"{chosen[0]} and {chosen[1]} cannot be combined; run one after the other")
 
 
 def _at_site(
-    site: Path, certificate: Path | None, revoked: Path | None, *, renew: bool
+    site: Path, certificate: Path | None, revocation_list: Path | None, *, renew: bool
 ) -> tuple[str, dict[str, object]]:
-    """Install a certificate or a list received from the authority, or else request a certificate."""
+    """Install a certificate or a revocation list received from the authority, or else request a certificate."""
     if certificate is not None:
         return _install(site, certificate)
-    if revoked is not None:
-        return _install_list(site, revoked)
+    if revocation_list is not None:
+        return _install_revocation_list(site, revocation_list)
     return _request(site, renew)
 
 
 def _request(site: Path, renew: bool) -> tuple[str, dict[str, object]]:
-    from deepca.sites.pki.enrolment import ask
+    from deepca.sites.pki.enrolment import request_certificate
 
-    asked = ask(site, renew=renew)
+    asked = request_certificate(site, renew=renew)
     facts: dict[str, object] = {
         "site": asked.site,
         "request": str(asked.request),
@@ -243,12 +246,12 @@ class _AuthorityOperator:
             "fingerprint": signed.fingerprint,
             "not_after": signed.not_after.isoformat(),
             "also_valid": [one.serial for one in found.valid],
-            "list": signed.list.number,
+            "list": signed.revocation_list.number,
         }
         text = (
             f"Signed for {signed.site}, valid until {signed.not_after:%Y-%m-%d}: {grouped(signed.fingerprint)}\n"
-            f"Send [bold]{escape(str(signed.certificate))}[/] to the site; it is not secret. It also contains list "
-            f"{signed.list.number} of revoked certificates. To revoke the certificate:\n"
+            f"Send [bold]{escape(str(signed.certificate))}[/] to the site; it is not secret. It also contains "
+            f"revocation list {signed.revocation_list.number}. To revoke the certificate:\n"
             f"  deepca join --revoke {signed.serial} --authority {escape(str(self.authority))}"
         )
         return text, facts
@@ -265,16 +268,17 @@ class _AuthorityOperator:
         facts: dict[str, object] = {
             "revoked": [{"site": one.site, "serial": one.serial} for one in done.certificates],
             "list": str(done.path),
-            "number": done.list.number,
-            "not_after": done.list.ends.isoformat(),
+            "number": done.revocation_list.number,
+            "not_after": done.revocation_list.ends.isoformat(),
         }
         count = len(done.certificates)
         what = f"{count} certificate{plural(count)} revoked" if count else "No new certificates revoked"
         text = (
-            f"{what}. List {done.list.number} is valid until {done.list.ends:%Y-%m-%d}.\n"
+            f"{what}. Revocation list {done.revocation_list.number} is valid until "
+            f"{done.revocation_list.ends:%Y-%m-%d}.\n"
             f"Send [bold]{escape(str(done.path))}[/] to the sites; one is enough, since agents pass it on. "
             "To install it at a site:\n"
-            "  deepca join site.toml --revoked revoked.pem"
+            "  deepca join site.toml --revocation-list revoked.pem"
         )
         return text, facts
 
@@ -335,20 +339,20 @@ def _install(site: Path, certificate: Path) -> tuple[str, dict[str, object]]:
     return f"Installed the certificate of {done.site}, valid until {done.not_after:%Y-%m-%d}. {then}", facts
 
 
-def _install_list(site: Path, file: Path) -> tuple[str, dict[str, object]]:
-    from deepca.sites.pki.enrolment import install_list
+def _install_revocation_list(site: Path, file: Path) -> tuple[str, dict[str, object]]:
+    from deepca.sites.pki.enrolment import install_revocation_list
 
-    done = install_list(site, file)
+    done = install_revocation_list(site, file)
     facts: dict[str, object] = {
         "site": done.site,
         "list": str(done.path),
-        "number": done.list.number,
-        "not_after": done.list.ends.isoformat(),
+        "number": done.revocation_list.number,
+        "not_after": done.revocation_list.ends.isoformat(),
         "replaced": done.replaced,
     }
     text = (
-        f"Installed list {done.list.number} of revoked certificates at {done.site}, valid until "
-        f"{done.list.ends:%Y-%m-%d}. A running agent loads it without a restart and passes it on."
+        f"Installed revocation list {done.revocation_list.number} at {done.site}, valid until "
+        f"{done.revocation_list.ends:%Y-%m-%d}. A running agent loads it without a restart and passes it on."
     )
     return text, facts
 

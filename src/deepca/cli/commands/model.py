@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from deepca._util.units import counted
 from deepca.cli.common import check_figure, check_output, errors, print_json, print_unwrapped
 from deepca.cli.options import DATA, OUTPUT, DatasetOption, JsonOption, PlotOption, SilentOption
 from deepca.cli.view.model import show_model, summary
@@ -19,10 +20,10 @@ from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
 from deepca.data.readers import open_source, open_sources
 from deepca.data.sources import Source
-from deepca.data.writers import open_writer
+from deepca.data.writers import SUFFIXES, open_writer
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
-from deepca.errors import DataError
+from deepca.errors import DataError, ParameterError
 from deepca.solver.progress import bars
 
 __all__ = ["inspect", "transform"]
@@ -47,7 +48,7 @@ def inspect(
             plot.parent.mkdir(parents=True, exist_ok=True)
             from deepca.plots.curves import scree
 
-            scree(fitted.explained_variance_ratio, plot, title=f"{model.name}: {fitted.n_samples:,} rows")
+            scree(fitted.explained_variance_ratio, plot, title=f"{model.name}: {counted(fitted.n_samples, 'row')}")
         if as_json:
             print_json({**summary(fitted), "model": str(model)})
             return
@@ -93,30 +94,50 @@ def transform(
     with errors():
         fitted = load(model)
         check_output(out, "--out", [file, model])
+        _check_format(out, label_column)
         source = _match_columns(_open(file, fitted, label_column, dataset, ignore_extra), fitted)
-        labels = source.labels()
-        names = [f"PC{i + 1}" for i in range(fitted.n_components)]
-        dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
-        done = 0
-        console = Console(stderr=True, emoji=False)
-        with (
-            bars(console, disable=quiet or as_json, details=()) as progress,
-            open_writer(out, names, dtype=dtype, label=label_column or "label") as writer,
-        ):
-            task = progress.add_task("rows", total=source.n)
-            for block in source.blocks():
-                check_finite(source, block, done)
-                rows = int(block.shape[0])
-                own = labels[done : done + rows] if labels is not None and label_column is not None else None
-                writer.write(fitted.transform(block), own)
-                done += rows
-                progress.advance(task, rows)
-            progress.update(task, total=done, completed=done)
+        done = _write_scores(fitted, source, out, label_column, show_progress=not (quiet or as_json))
         if as_json:
             typer.echo(json.dumps({"rows": done, "components": fitted.n_components, "out": str(out)}))
         elif not quiet:
-            result = f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]"
+            scores = counted(fitted.n_components, "score")
+            result = f"{counted(done, 'row')} × {scores}: [bold]{escape(str(out))}[/]"
             print_unwrapped(Console(emoji=False), result)
+
+
+def _write_scores(fitted: Model, source: Source, out: Path, label_column: str | None, *, show_progress: bool) -> int:
+    """Write the scores of all rows, with the labels if they are named; return the number of rows."""
+    labels = None if label_column is None else source.labels()
+    names = [f"PC{i + 1}" for i in range(fitted.n_components)]
+    dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
+    done = 0
+    with (
+        bars(Console(stderr=True, emoji=False), disable=not show_progress, details=()) as progress,
+        open_writer(out, names, dtype=dtype, label=label_column or "label") as writer,
+    ):
+        task = progress.add_task("rows", total=source.n)
+        for block in source.blocks():
+            check_finite(source, block, done)
+            rows = int(block.shape[0])
+            writer.write(fitted.transform(block), None if labels is None else labels[done : done + rows])
+            done += rows
+            progress.advance(task, rows)
+        progress.update(task, total=done, completed=done)
+    return done
+
+
+def _check_format(out: Path, label_column: str | None) -> None:
+    """Raise ParameterError unless scores, and labels if any, can be written to a file of this name."""
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ParameterError("out", out, f"give the name of a file that ends in {', '.join(SUFFIXES)}")
+    if suffix == ".npy" and label_column is not None:
+        raise ParameterError(
+            "out",
+            out,
+            f".npy files cannot store labels; write .parquet, .csv or .h5, or replace --label-column {label_column} by "
+            "--ignore-extra",
+        )
 
 
 def _open(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:
@@ -135,8 +156,8 @@ def _match_columns(source: Source, model: Model) -> Source:
     if model.columns is None or source.columns is None:
         if source.d != model.n_features:
             raise DataError(
-                f"{source.name} has {source.d} columns, but the model has {model.n_features}; give a file with the "
-                "columns of the model"
+                f"{source.name} has {counted(source.d, 'column')}, but the model has {model.n_features}; give a file "
+                "with the columns of the model"
             )
         return source
     have = {name: i for i, name in enumerate(source.columns)}

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca._util.typing import Array
-from deepca._util.units import bit_rate, duration, size
+from deepca._util.units import counted, format_bit_rate, format_bytes, format_duration
+from deepca.cli.command import in_options
 from deepca.cli.common import errors, print_json
 from deepca.cli.options import (
     ALGORITHM,
@@ -20,11 +21,11 @@ from deepca.cli.options import (
     DATA,
     TOLERANCE,
     ComponentsOption,
+    FixedTopologyOption,
     JsonOption,
     MessagesOption,
     QuietOption,
     ToleranceOption,
-    TopologyOption,
 )
 from deepca.cli.view.methods import add_method, method_progress, show_recommendation
 from deepca.cli.view.tables import columns
@@ -37,6 +38,14 @@ from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT
 from deepca.topology.names import from_name
 
 __all__ = ["plan"]
+
+# keys in JSON that differ from the names of attributes of Prediction
+_PREDICTION_KEYS = {
+    "algorithm": "method",
+    "iteration_cost": "running",
+    "certificate_cost": "proof",
+    "reaches_tol": "reaches",
+}
 
 
 _LatencyOption = Annotated[
@@ -53,7 +62,7 @@ _BandwidthOption = Annotated[
 _DimOption = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        min=2,
         max=MAX_DIM,
         metavar="D",
         rich_help_panel=DATA,
@@ -62,7 +71,9 @@ _DimOption = Annotated[
 ]
 _AgentsOption = Annotated[
     int | None,
-    typer.Option(metavar="M", rich_help_panel=ALGORITHM, help="Number of agents, unless --topology includes it."),
+    typer.Option(
+        min=1, metavar="M", rich_help_panel=ALGORITHM, help="Number of agents, unless --topology includes it."
+    ),
 ]
 _EigenvaluesOption = Annotated[
     Path | None,
@@ -97,6 +108,7 @@ _DatasetOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
+        min=1,
         max=MAX_ROWS_PER_AGENT,
         metavar="N",
         rich_help_panel=DATA,
@@ -129,7 +141,7 @@ _SeedOption = Annotated[
 
 
 def plan(
-    topology: TopologyOption,
+    topology: FixedTopologyOption,
     components: ComponentsOption,
     latency: _LatencyOption,
     bandwidth: _BandwidthOption,
@@ -162,7 +174,7 @@ def plan(
         time, rate = seconds(latency), bits_per_second(bandwidth)
         net = from_name(topology, agents, seed=seed)
         expected = given.spectrum()
-        with method_progress(disable=quiet or as_json) as watch:
+        with method_progress(disable=quiet or as_json) as observer_factory:
             made = make_plan(
                 net,
                 components,
@@ -177,7 +189,7 @@ def plan(
                 allow_covariance=allow_covariance,
                 unreliable=unreliable,
                 seed=seed,
-                watch=watch,
+                observer_factory=observer_factory,
             )
         _report(made, net.n_edges, guessed=expected.values is None, as_json=as_json)
         if made.recommended is None:
@@ -227,9 +239,11 @@ class _Given:
         source = open_source(self.probe, label_column=self.label_column, dataset=self.dataset)
         values, n = probed_eigenvalues(source, scale=self.scale)
         if self.dim not in (None, values.size):
-            raise ParameterError("dim", self.dim, f"{self.probe} has {values.size} columns; omit --dim")
+            raise ParameterError("dim", self.dim, f"{self.probe} has {counted(values.size, 'column')}; omit --dim")
         scaled = ", scaled" if self.scale else ""
-        return _Spectrum(values, f"those of {self.probe.name}, {n:,} rows × {values.size:,} columns{scaled}", n)
+        return _Spectrum(
+            values, f"those of {self.probe.name}, {counted(n, 'row')} × {values.size:,} columns{scaled}", n
+        )
 
 
 def _report(made: Plan, links: int, *, guessed: bool, as_json: bool) -> None:
@@ -242,8 +256,12 @@ def _report(made: Plan, links: int, *, guessed: bool, as_json: bool) -> None:
 def _plain(made: Plan) -> dict[str, Any]:
     facts = asdict(made)
     link = facts.pop("link")
+    for one in facts["predictions"]:
+        for attribute, key in _PREDICTION_KEYS.items():
+            one[key] = one.pop(attribute)
     return {
         **facts,
+        "reason": in_options(made.reason),
         "latency_seconds": link["latency"],
         "bandwidth_bits_per_second": link["bandwidth"],
     }
@@ -251,48 +269,50 @@ def _plain(made: Plan) -> dict[str, Any]:
 
 def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
     console.print(
-        f"\n[bold]{escape(made.topology)}[/]: {made.agents} agents, {links:,} links of {duration(made.link.latency)} "
-        f"and {bit_rate(made.link.bandwidth)}\n{made.components} components of {made.dim:,} columns, tolerance "
+        f"\n[bold]{escape(made.topology)}[/]: {counted(made.agents, 'agent')}, "
+        f"{counted(links, 'link')} of {format_duration(made.link.latency)} and {format_bit_rate(made.link.bandwidth)}\n"
+        f"{counted(made.components, 'component')} of {made.dim:,} columns, tolerance "
         f"{made.tol:.0e}{'' if made.messages == 'float64' else f', {made.messages} messages'}"
         f"{', messages may be lost' if made.unreliable else ''}",
         highlight=False,
     )
     console.print(_table(made))
-    show_recommendation(console, made.recommended, made.reason)
+    show_recommendation(console, made.recommended, in_options(made.reason))
     remarks = Table.grid(padding=(0, 2))
     for prediction in made.predictions:
         if prediction.remark:
-            remarks.add_row(f"  {prediction.method}", prediction.remark, style="dim")
+            remarks.add_row(f"  {prediction.algorithm}", prediction.remark, style="dim")
     if remarks.row_count:
         console.print(remarks)
     console.print(f"\n{_assumptions(made, guessed)}", highlight=False)
     console.print(
-        "[dim]rounds: gossip rounds of the iterations; control: extra rounds, to agree when to stop; proof: all rounds "
-        "of the certificate; sent: per agent on average; at most: by the busiest agent; time: of communication only[/]",
+        "[dim]rounds: gossip rounds of the iterations; control: extra rounds, to agree when to stop; proof: rounds "
+        "needed to prove the result; sent: per agent on average; at most: by the busiest agent; time: of communication "
+        "only[/]",
         highlight=False,
     )
 
 
 def _table(made: Plan) -> Table:
     table = columns(["  method"], ["iter.", "rounds", "control", "proof", "sent", "at most", "time"])
-    for one in sorted(made.predictions, key=lambda one: (not one.reaches, one.total.seconds)):
-        add_method(table, one.method, *_numbers(one), recommended=made.recommended, reaches=one.reaches)
+    for one in sorted(made.predictions, key=lambda one: (not one.reaches_tol, one.total.seconds)):
+        add_method(table, one.algorithm, *_numbers(one), recommended=made.recommended, reaches=one.reaches_tol)
     return table
 
 
 def _numbers(one: Prediction) -> list[str]:
-    if not one.reaches:
+    if not one.reaches_tol:
         return ["—"] * 7
     total = one.total
     about = "~" if one.extrapolated else ""
     return [
         f"{about}{one.iterations:,}",
-        f"{about}{one.running.rounds:,}",
-        f"{one.running.control_rounds:,}",
-        f"{one.proof.all_rounds:,}",
-        size(total.bytes_per_agent),
-        size(total.busiest_bytes),
-        f"{about}{duration(total.seconds)}",
+        f"{about}{one.iteration_cost.rounds:,}",
+        f"{one.iteration_cost.control_rounds:,}",
+        f"{one.certificate_cost.all_rounds:,}",
+        format_bytes(total.bytes_per_agent),
+        format_bytes(total.busiest_bytes),
+        f"{about}{format_duration(total.seconds)}",
     ]
 
 
@@ -303,12 +323,12 @@ def _assumptions(made: Plan, guessed: bool) -> str:
         lines[0] += (
             " [yellow]The plan is only as good as this guess;[/] give --eigenvalues or --probe for a better one."
         )
-    lines.append(f"Agents: as different as in real data with {made.rows_per_agent:,} rows each.")
+    lines.append(f"Agents: as different as in real data with {counted(made.rows_per_agent, 'row')} each.")
     if made.tried_dim < made.dim:
         lines.append(f"Columns: {made.tried_dim:,} of the {made.dim:,} columns were run; bytes are for all of them.")
     first = made.preparation
     lines.append(
         f"Not included: agreement on counts, mean and variances before any method ({first.all_rounds:,} rounds, "
-        f"{duration(first.seconds)})."
+        f"{format_duration(first.seconds)})."
     )
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca.cli.common import errors, print_json, require
-from deepca.cli.options import NUMBER_OF_COMPONENTS, JsonOption, QuietOption
+from deepca.cli.options import COMPONENTS, NUMBER_OF_COMPONENTS, OUTPUT, JsonOption, QuietOption
 from deepca.errors import InvalidInput, ParameterError
 from deepca.solver.progress import bars
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reproduce"]
 
+_NO_FOLDER = "folder not found; check the path, or omit the option to download the data"
 _MARKS = {
     "holds": "[green]✔ holds[/]",
     "partly": "[yellow]◐ partly[/]",
@@ -31,8 +32,9 @@ _MARKS = {
     "not judged": "○ not judged",
 }
 
+_SEEDS = 2  # random graphs and starting points by default
 
-_DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="Data set: w8a, a9a or all (both).")]
+_DataArgument = Annotated[str, typer.Argument(metavar="DATASET", help="Data set: w8a, a9a or all (both).")]
 _FolderOption = Annotated[
     Path | None,
     typer.Option(
@@ -42,15 +44,31 @@ _FolderOption = Annotated[
     ),
 ]
 _OutOption = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for pages, figures, curves and finished runs.")
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        rich_help_panel=OUTPUT,
+        help="Folder for pages, figures, curves and finished runs.",
+    ),
 ]
 _ComponentsOption = Annotated[
     int,
     typer.Option(
-        "--components", "-k", metavar="K", help="Number of principal components, which the paper does not state."
+        "--components",
+        "-k",
+        metavar="K",
+        rich_help_panel=COMPONENTS,
+        help="Number of principal components, which the paper does not state.",
     ),
 ]
-_SeedsOption = Annotated[int, typer.Option(metavar="N", help="Number of random graphs and starting points.")]
+_SeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Number of random graphs and starting points, without --study.", show_default=str(_SEEDS)
+    ),
+]
 _StudyOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Run one of the studies above instead of the paper's experiments.")
 ]
@@ -68,7 +86,7 @@ def reproduce(
     folder: _FolderOption = None,
     out: _OutOption = Path("reproduced"),
     components: _ComponentsOption = NUMBER_OF_COMPONENTS,
-    seeds: _SeedsOption = 2,
+    seeds: _SeedsOption = None,
     study: _StudyOption = None,
     max_iter: _MaxIterOption = None,
     jobs: _JobsOption = None,
@@ -93,6 +111,12 @@ def reproduce(
         for parameter, value, least in (("components", components, 1), ("seeds", seeds, 1), ("max_iter", max_iter, 20)):
             if value is not None and value < least:
                 raise ParameterError(parameter, value, f"expected a whole number of at least {least}")
+        if study is not None and seeds is not None:
+            raise InvalidInput("--seeds applies to the paper's experiments only; omit it, or omit --study")
+        seeds = _SEEDS if seeds is None else seeds
+        if folder is not None and not folder.is_dir():
+            missing = "this is a file; give the folder that contains it" if folder.exists() else _NO_FOLDER
+            raise ParameterError("folder", folder, missing)
         chosen = study_named(study) if study is not None else None
         if jobs is not None and jobs < 1:
             raise ParameterError("jobs", jobs, "expected a whole number of at least 1")
@@ -132,7 +156,9 @@ def _run(request: Request, study: Study | None, *, quiet: bool) -> Report:
     from deepca.data.libsvm import load
     from deepca.reproduction.reproduce import reproduce_paper, run_study
 
-    with bars(Console(stderr=True, emoji=False), disable=quiet, details=()) as bar:
+    progress = bars(Console(stderr=True, emoji=False), disable=quiet, details=())
+    progress.live.transient = True  # so that no bar stays above an error
+    with progress as bar:
         task = bar.add_task("reading data", total=None)
 
         for name in request.data:

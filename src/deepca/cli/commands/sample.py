@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -11,10 +12,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from deepca._util.units import plural
 from deepca.cli.common import errors, print_unwrapped, require
-from deepca.cli.options import SilentOption
+from deepca.cli.options import OUTPUT, SilentOption
 from deepca.data.writers import open_writer
-from deepca.errors import ParameterError
+from deepca.errors import InvalidInput, ParameterError
 from deepca.operators.construction import split_rows
 
 __all__ = ["sample"]
@@ -31,7 +33,9 @@ def sample(
         ),
     ],
     agents: Annotated[int, typer.Option(min=1, metavar="M", help="Number of agents, with one file each.")] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the files.")] = Path("sites"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the files.")
+    ] = Path("sites"),
     kind: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help=f"File format: {', '.join(_FORMATS)}.")
     ] = "csv",
@@ -54,6 +58,7 @@ def sample(
         classes = np.asarray(data.target_names).astype(str)[data.target]
         X = np.asarray(data.data, dtype=np.float64)
         parts = zip(split_rows(X, agents), split_rows(classes, agents), strict=True)
+        _check_folder(out, agents, kind)
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out) as unfinished:
             for j, (rows, labels) in enumerate(parts):
@@ -66,5 +71,23 @@ def sample(
         if not quiet:
             print_unwrapped(
                 Console(emoji=False),
-                f"{len(X):,} rows × {X.shape[1]} columns in {agents} files: [bold]{escape(str(out))}/site*.{kind}[/]",
+                f"{len(X):,} rows × {X.shape[1]} columns in {agents} file{plural(agents)}: "
+                f"[bold]{escape(str(out))}/site*.{kind}[/]",
             )
+
+
+def _check_folder(out: Path, agents: int, kind: str) -> None:
+    """Raise InvalidInput if files of an earlier run would remain beside the new ones, so that rows count twice."""
+    if out.exists() and not out.is_dir():
+        raise ParameterError("out", out, "this is a file; give the name of a folder")
+    written = {f"site{j}.{kind}" for j in range(agents)}
+    earlier = [file.name for file in sorted(out.glob(f"site*.{kind}")) if re.fullmatch(r"site\d+", file.stem)]
+    left = [name for name in earlier if name not in written]
+    if left:
+        more = f" and {len(left) - 1} more file{plural(len(left) - 1)}" if len(left) > 1 else ""
+        raise InvalidInput(
+            f"--out {out} contains {left[0]}{more} of an earlier run; remove {'them' if more else 'it'}, or give "
+            "another folder",
+            parameter="out",
+            value=out,
+        )

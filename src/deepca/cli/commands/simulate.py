@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import duration, plural, size
+from deepca._util.units import counted, format_bytes, format_duration, plural
+from deepca.cli.command import in_options
 from deepca.cli.common import check_distinct, check_figure, errors, finite, print_unwrapped, require
 from deepca.cli.options import (
     ALGORITHM,
@@ -34,7 +35,7 @@ from deepca.cli.options import (
 from deepca.cli.view.methods import add_method, method_progress, show_recommendation
 from deepca.cli.view.tables import columns
 from deepca.data.allocation import split_equally
-from deepca.data.columns import common_columns
+from deepca.data.columns import align_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.settings import ALGORITHMS
@@ -44,7 +45,7 @@ from deepca.network.compression import Messages
 from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT, read_eigenvalues, spectrum_of
 from deepca.planning.links import Links
 from deepca.planning.links_csv import EXAMPLE, read_links
-from deepca.planning.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
+from deepca.planning.simulation import DEFAULT_ALGORITHMS, GFLOPS, SimulatedRun, Simulation, surrogate_rows
 from deepca.planning.simulation import simulate as run_simulation
 
 __all__ = ["simulate"]
@@ -66,7 +67,7 @@ _DataArgument = Annotated[
         "data of scikit-learn.",
     ),
 ]
-_NetworkOption = Annotated[
+_LinksOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
@@ -75,7 +76,7 @@ _NetworkOption = Annotated[
         "Required unless --example is given.",
     ),
 ]
-_AgentsOption = Annotated[
+_MachinesOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
@@ -88,7 +89,7 @@ _AlgorithmsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAMES",
-        show_default=",".join(COMPARED),
+        show_default=",".join(DEFAULT_ALGORITHMS),
         rich_help_panel=ALGORITHM,
         help=f"Algorithms to compare, separated by commas: {', '.join(ALGORITHMS)}.",
     ),
@@ -107,7 +108,7 @@ _GflopsOption = Annotated[
 _DimOption = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        min=2,
         max=MAX_DIM,
         metavar="D",
         rich_help_panel=DATA,
@@ -125,6 +126,7 @@ _EigenvaluesOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
+        min=2,
         max=MAX_ROWS_PER_AGENT,
         metavar="N",
         rich_help_panel=DATA,
@@ -140,16 +142,17 @@ _SeedOption = Annotated[
 ]
 _ExampleOption = Annotated[
     bool,
-    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print an example of a --network file, and exit."),
+    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print an example of a --links file, and exit."),
 ]
 
 
 def simulate(
     data: _DataArgument = None,
-    network: _NetworkOption = None,
+    links: _LinksOption = None,
     components: ComponentsOption = NUMBER_OF_COMPONENTS,
-    agents: _AgentsOption = None,
+    machines: _MachinesOption = None,
     algorithms: _AlgorithmsOption = None,
+    scale: ScaleOption = False,
     tol: ToleranceOption = TOLERANCE,
     max_iter: _MaxIterOption = 10_000,
     compute_gflops: _GflopsOption = GFLOPS,
@@ -157,7 +160,6 @@ def simulate(
     dim: _DimOption = None,
     eigenvalues: _EigenvaluesOption = None,
     rows_per_agent: _RowsPerAgentOption = None,
-    scale: ScaleOption = False,
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
     seed: _SeedOption = 0,
@@ -171,28 +173,29 @@ def simulate(
     The methods run in full on the rows, including the proof. Only time is simulated: latency and bandwidth of each
     link, jitter, retransmission of lost messages, and slow agents. --plot saves the error of each method over time.
 
-    The exit code is 1 if no method reaches the tolerance.
+    The exit code is 1 if no method can be recommended.
     """
     with errors():
         if example:
             typer.echo(EXAMPLE, nl=False)
             return
         rows = _Rows(data or [], label_column, dataset, dim, eigenvalues, rows_per_agent)
-        links = _read_links(network, agents, rows, plot)
-        sources, of = rows.sources(links, components, seed)
-        with method_progress(disable=quiet or as_json) as watch:
+        network = _read_links(links, machines, rows, plot)
+        names = [name.strip() for name in ",".join(algorithms or DEFAULT_ALGORITHMS).split(",") if name.strip()]
+        sources, of = rows.sources(network, components, seed)
+        with method_progress(disable=quiet or as_json) as observer_factory:
             found = run_simulation(
                 sources,
-                links,
+                network,
                 components,
-                algorithms=[name.strip() for name in ",".join(algorithms or COMPARED).split(",") if name.strip()],
+                algorithms=names,
                 tol=tol,
                 max_iter=max_iter,
                 messages=cast("Messages", messages),
                 scale=scale,
                 gflops=compute_gflops,
                 seed=seed,
-                watch=watch,
+                observer_factory=observer_factory,
             )
         _report(found, of, plot, as_json=as_json)
         if found.recommended is None:
@@ -235,21 +238,21 @@ class _Rows:
         name = None if self.eigenvalues is None else self.eigenvalues.name
         spectrum, source = spectrum_of(values, self.dim, k, name)
         rows = ROWS_PER_AGENT if self.rows_per_agent is None else self.rows_per_agent
-        return stand_in_rows(spectrum, m, rows, seed), f"Gaussian rows, eigenvalues {source}"
+        return surrogate_rows(spectrum, m, rows, seed), f"Gaussian rows, eigenvalues {source}"
 
 
-def _read_links(network: Path | None, agents: Path | None, rows: _Rows, plot: Path | None) -> Links:
+def _read_links(links: Path | None, machines: Path | None, rows: _Rows, plot: Path | None) -> Links:
     """Check that the options are compatible, and read the links."""
-    if network is None:
+    if links is None:
         raise InvalidInput(
-            "no network was given; give its links with --network links.csv. For an example of this file, run: "
-            "deepca simulate --example > links.csv",
-            parameter="network",
+            "--links is required: a CSV file of the links of the network. For an example of this file, run: deepca "
+            "simulate --example > links.csv",
+            parameter="links",
         )
     if plot is not None:
-        check_figure(plot, [network, *rows.files])
+        check_figure(plot, [links, *rows.files])
     rows.check()
-    return read_links(network, agents)
+    return read_links(links, machines)
 
 
 def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> None:
@@ -275,12 +278,13 @@ def _open_files(
     check_distinct(files)
     if len(files) not in (1, m):
         raise DataError(
-            f"{len(files)} files for {m} agents ({', '.join(links.names)}); give one file per agent, or one to split"
+            f"{len(files)} files for {m} agent{plural(m)} ({', '.join(links.names)}); give one file per agent, or one "
+            "to split"
         )
     by_name = {file.stem: file for file in files}
     if by_name.keys() == set(links.names):
         files = [by_name[name] for name in links.names]
-    opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
+    opened = align_columns(open_sources(files, label_column=label_column, dataset=dataset))
     if len(files) == m:
         return opened, f"{m} file{plural(m)}, one per agent"
     return split_equally([spool(opened[0])], m), f"{files[0].name}, in equal shares"
@@ -299,24 +303,29 @@ def _plain(found: Simulation, of: str, plot: Path | None) -> dict[str, Any]:
     """Return everything as plain data for JSON, with None for infinity."""
     facts = asdict(found)
     facts["gflops"] = finite(found.gflops)
-    for trial in facts["trials"]:
-        trial["curve"] = [[seconds, finite(error)] for seconds, error in trial["curve"]]
-        trial["error"] = finite(trial["error"])
-    return {**facts, "data": of, "plot": None if plot is None else str(plot)}
+    facts["trials"] = facts.pop("runs")
+    for run in facts["trials"]:
+        run["resent"] = run.pop("retransmissions")
+        run["curve"] = [[seconds, finite(error)] for seconds, error in run["curve"]]
+        run["error"] = finite(run["error"])
+        run["advice"] = in_options(run["advice"])
+    return {**facts, "reason": in_options(found.reason), "data": of, "plot": None if plot is None else str(plot)}
 
 
 def _show(console: Console, found: Simulation, of: str) -> None:
     console.print(
-        f"\n[bold]{escape(found.network)}[/]: {len(found.agents)} agents, {found.links:,} links\n"
-        f"{found.components} components of {found.n_rows:,} rows × {found.dim:,} columns ({escape(of)}), "
+        f"\n[bold]{escape(found.network)}[/]: {counted(len(found.agents), 'agent')}, "
+        f"{counted(found.links, 'link')}\n"
+        f"{counted(found.components, 'component')} of {found.n_rows:,} rows × {found.dim:,} columns "
+        f"({escape(of)}), "
         f"tolerance {found.tol:.0e}",
         highlight=False,
     )
     console.print(_table(found))
-    show_recommendation(console, found.recommended, found.reason)
-    for trial in found.trials:
-        if not trial.certified:
-            console.print(f"  {trial.algorithm}: {escape(trial.advice)}", highlight=False)
+    show_recommendation(console, found.recommended, in_options(found.reason))
+    for run in found.runs:
+        if not run.certified:
+            console.print(f"  {run.algorithm}: {escape(in_options(run.advice))}", highlight=False)
     console.print("\nWhere the time of the last agent went:")
     console.print(_waits(found))
     speed = f"computation at {found.gflops:g} GFLOP/s" if np.isfinite(found.gflops) else "computation takes no time"
@@ -329,42 +338,42 @@ def _show(console: Console, found: Simulation, of: str) -> None:
 def _table(found: Simulation) -> Table:
     table = columns(["  method", "status"], ["iter.", "rounds", "sent", "time"])
     table.add_column("waits most for", overflow="fold")
-    for trial in _fastest_first(found):
+    for run in _fastest_first(found):
         add_method(
             table,
-            trial.algorithm,
-            "certified" if trial.certified else trial.status.replace("_", " "),
-            f"{trial.iterations:,}",
-            f"{trial.rounds + trial.control_rounds:,}",
-            size(trial.bytes_per_agent),
-            duration(trial.seconds),
-            escape(_bottleneck(trial)),
+            run.algorithm,
+            run.status.replace("_", " "),
+            f"{run.iterations:,}",
+            f"{run.rounds + run.control_rounds:,}",
+            format_bytes(run.bytes_per_agent),
+            format_duration(run.seconds),
+            escape(_bottleneck(run)),
             recommended=found.recommended,
-            reaches=trial.certified,
+            reaches=run.certified,
         )
     return table
 
 
 def _waits(found: Simulation) -> Table:
-    parts = [part for part in _PARTS if any(trial.parts[part] > 0.0 for trial in found.trials)]
+    parts = [part for part in _PARTS if any(run.parts[part] > 0.0 for run in found.runs)]
     table = columns(["  method"], [_PARTS[part] for part in parts])
-    for trial in _fastest_first(found):
-        table.add_row(f"  {trial.algorithm}", *(_share(trial.parts[part], trial) for part in parts))
+    for run in _fastest_first(found):
+        table.add_row(f"  {run.algorithm}", *(_share(run.parts[part], run) for part in parts))
     return table
 
 
-def _bottleneck(trial: Trial) -> str:
+def _bottleneck(run: SimulatedRun) -> str:
     """Return the link or agent that took the most time, and its share."""
-    if not trial.bottlenecks:
+    if not run.bottlenecks:
         return "nothing"
-    worst = trial.bottlenecks[0]
-    return f"{' – '.join(worst.agents)} {_share(worst.seconds, trial)}"
+    worst = run.bottlenecks[0]
+    return f"{' – '.join(worst.agents)} {_share(worst.seconds, run)}"
 
 
-def _fastest_first(found: Simulation) -> list[Trial]:
-    return sorted(found.trials, key=lambda one: (not one.certified, one.seconds))
+def _fastest_first(found: Simulation) -> list[SimulatedRun]:
+    return sorted(found.runs, key=lambda one: (not one.certified, one.seconds))
 
 
-def _share(seconds: float, trial: Trial) -> str:
-    percent = 100.0 * seconds / max(trial.seconds, 1e-300)
+def _share(seconds: float, run: SimulatedRun) -> str:
+    percent = 100.0 * seconds / max(run.seconds, 1e-300)
     return "<1%" if 0.0 < percent < 0.5 else f"{percent:.0f}%"

@@ -30,6 +30,8 @@ __all__ = ["complete_rule", "topology"]
 
 _COUNTED_ROUNDS = 64  # rounds over which the messages of a time-varying network are averaged
 
+_SAME_WEIGHTS = "the same symmetric weights in all rounds"
+
 
 @dataclass(frozen=True)
 class Mixing:
@@ -50,9 +52,15 @@ def topology(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The network, such as ring:50.", autocompletion=complete_name)
     ],
-    agents: Annotated[int | None, typer.Option(metavar="M", help="Number of agents, unless NAME includes it.")] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=1, metavar="M", help="Number of agents, unless NAME includes it.")
+    ] = None,
     accuracy: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Count the rounds that reduce disagreement by this factor.")
+        float,
+        typer.Option(
+            metavar="FRACTION",
+            help="Count the rounds until disagreement falls to this fraction of its initial value.",
+        ),
     ] = 1e-10,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random networks.")] = 0,
     rule: Annotated[
@@ -92,19 +100,23 @@ def topology(
         net = from_name(name, agents, seed=seed, rule=cast("Rule", rule))
         mixing = [_mixing(mixer, net, accuracy) for mixer in (Gossip(), FastMix(), Chebyshev())]
         if plot is not None:
-            check_figure(plot)
-            plot.parent.mkdir(parents=True, exist_ok=True)
-            from deepca.plots.network import draw
-
-            draw(net, plot)
+            _draw(net, plot)
         if as_json:
             typer.echo(_json(net, mixing, accuracy, plot))
             return
-        _show(Console(emoji=False), net, mixing, accuracy)
-        if edges:
-            _list(Console(emoji=False), net)
+        console = Console(emoji=False)
+        _show(console, net, mixing, accuracy, edges=edges)
         if plot is not None:
-            Console(emoji=False).print(f"Figure: {escape(str(plot))}", soft_wrap=True)
+            console.print(f"Figure: {escape(str(plot))}", soft_wrap=True)
+
+
+def _draw(net: Topology, plot: Path) -> None:
+    """Draw the network into a file, whose folder is created if it does not exist."""
+    check_figure(plot)
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    from deepca.plots.network import draw
+
+    draw(net, plot)
 
 
 def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:
@@ -113,7 +125,9 @@ def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:
         mixer.check(net)
         return Mixing(name, _per_round(mixer, net), mixer.rounds_for(net, accuracy))
     except MixingError as error:
-        return Mixing(name, None, None, str(error))
+        kind = "directed" if net.directed and not net.time_varying else "time-varying"
+        why_not = str(error) if net.static_undirected else f"{name} needs {_SAME_WEIGHTS}, but {net.name} is {kind}"
+        return Mixing(name, None, None, why_not)
 
 
 def _per_round(mixer: Mixer, net: Topology) -> float:
@@ -190,7 +204,7 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
         ]
         if net.n_agents > MAX_DENSE_AGENTS:
             return rows
-        weights = net.limit * net.n_agents
+        weights = net.stationary_distribution * net.n_agents
         return [
             *rows,
             ("push-sum weight", f"{weights.min():.3g} … {weights.max():.3g}", "in the limit; agents divide by it"),
@@ -214,7 +228,7 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
     ]
 
 
-def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float) -> None:
+def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float, *, edges: bool) -> None:
     kind = ", which changes from round to round" if net.time_varying else f" with {net.rule} weights"
     console.print(f"\n[bold]{escape(net.name)}[/]{kind}\n", highlight=False)
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -247,10 +261,16 @@ def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float
             "The contraction is asymptotic; the number of rounds is proven to suffice."
         )
     console.print(f"[dim]{note}[/]", highlight=False)
-    for one in mixing:
-        if one.why_not is not None:
-            console.print(f"\n{escape(one.why_not)}.", highlight=False)
+    unusable = [one for one in mixing if one.why_not is not None]
+    if unusable and not net.static_undirected:
+        names = " and ".join(one.mixer for one in unusable)
+        console.print(f"\n{names} need {_SAME_WEIGHTS}, so only Gossip can be used here.", highlight=False)
+    else:
+        for one in unusable:
+            console.print(f"\n{escape(str(one.why_not))}.", highlight=False)
     console.print()
+    if edges:
+        _list(console, net)
 
 
 def _list(console: Console, net: Topology) -> None:

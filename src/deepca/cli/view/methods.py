@@ -20,12 +20,12 @@ def method_progress(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
     progress.live.transient = True
     with ExitStack() as showing:
 
-        def watch(method: str) -> ProgressBar:
+        def observer_factory(method: str) -> ProgressBar:
             if not progress.live.is_started:  # only once the input has been checked
                 showing.enter_context(progress)
             return ProgressBar(progress, description=f"running {method}")
 
-        yield watch
+        yield observer_factory
 
 
 def add_method(table: Table, method: str, *cells: str, recommended: str | None, reaches: bool) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import plural, size
+from deepca._util.units import counted, format_bytes, plural
 from deepca.cli.command import in_options
 from deepca.cli.common import finite, print_unwrapped
 from deepca.cli.view.tables import columns
@@ -34,7 +34,7 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
     prepared += ["whitened scores"] if model.whiten else []
     console.print(
         f"[bold]{model.n_components} component{plural(model.n_components)}[/] of "
-        f"{model.n_samples:,} rows{weight} × {model.n_features:,} columns"
+        f"{counted(model.n_samples, 'row')}{weight} × {counted(model.n_features, 'column')}"
         f" · {', '.join(prepared) or 'not centred'} · {model.dtype}",
         highlight=False,
     )
@@ -85,7 +85,7 @@ def summary(model: Model) -> dict[str, Any]:
         "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio],
         "total_variance": model.total_variance,
         "noise_variance": model.noise_variance,
-        "status": {"code": model.status.code, "ok": model.status.ok, "advice": model.status.advice},
+        "status": {"code": model.status.code, "ok": model.status.ok, "advice": in_options(model.status.advice)},
         "certificate": None
         if proof is None
         else {
@@ -106,8 +106,9 @@ def _origin(model: Model) -> str:
     about = model.about
     try:
         return (
-            f"{about['agents']} agents on {escape(_plain(about['topology']))}, {about['links']} links · "
-            f"{about['iterations']} iterations, {about['rounds']:,} rounds, {size(about['bytes_per_agent'])} sent per "
+            f"{counted(about['agents'], 'agent')} on {escape(_plain(about['topology']))}, "
+            f"{counted(about['links'], 'link')} · {counted(about['iterations'], 'iteration')}, "
+            f"{counted(about['rounds'], 'round')}, {format_bytes(about['bytes_per_agent'])} sent per "
             "agent"
         )
     except (KeyError, TypeError, ValueError):
@@ -171,7 +172,7 @@ def _plain(text: object) -> str:
 
 
 def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
-    rows = f", {proof.n_rows:,} rows" if proof.n_rows is not None else ""
+    rows = f", {counted(proof.n_rows, 'row')}" if proof.n_rows is not None else ""
     outside = (
         "nothing lies outside these components"
         if not proof.others
@@ -183,6 +184,6 @@ def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
     return [
         ("proven", proven),
         ("because", f"residual {proof.residual:.1e}, and {outside}"),
-        ("covers", f"{proof.n_agents} agents{rows}"),
+        ("covers", f"{counted(proof.n_agents, 'agent')}{rows}"),
         ("digest", proof.digest[:16]),
     ]

@@ -17,11 +17,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from deepca._util.units import size
+from deepca._util.units import format_bytes, plural
 from deepca.cli.view.log import AgentLog, text_of
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.node import LinkView
-from deepca.sites.runtime.status import Situation, span
+from deepca.sites.runtime.node import LinkSnapshot
+from deepca.sites.runtime.status import AgentSnapshot, span
 
 __all__ = ["Screen", "render_screen"]
 
@@ -40,8 +40,8 @@ class Screen:
         Handler of the agent's events, whose last lines are shown at the bottom.
     """
 
-    def __init__(self, site: SiteFile, situation: Callable[[], Situation], console: Console) -> None:
-        self._site, self._situation = site, situation
+    def __init__(self, site: SiteFile, snapshot: Callable[[], AgentSnapshot], console: Console) -> None:
+        self._site, self._snapshot = site, snapshot
         self.lines: deque[logging.LogRecord] = deque(maxlen=200)
         self.log = AgentLog(None, site=site.site, listener=self._receive)
         self._began = time.monotonic()
@@ -71,21 +71,21 @@ class Screen:
             self.lines.append(record)
 
     def _picture(self) -> RenderableType:
-        return render_screen(self._site, self._situation(), list(self.lines), time.monotonic() - self._began)
+        return render_screen(self._site, self._snapshot(), list(self.lines), time.monotonic() - self._began)
 
 
 def render_screen(
-    site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float
+    site: SiteFile, snapshot: AgentSnapshot, lines: Sequence[logging.LogRecord], elapsed: float
 ) -> RenderableType:
     """Return the view, as wide and high as the terminal allows."""
-    return _Picture(site, situation, lines, elapsed)
+    return _Picture(site, snapshot, lines, elapsed)
 
 
 class _Picture:
     def __init__(
-        self, site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float
+        self, site: SiteFile, snapshot: AgentSnapshot, lines: Sequence[logging.LogRecord], elapsed: float
     ) -> None:
-        self._site, self._now, self._lines, self._elapsed = site, situation, lines, elapsed
+        self._site, self._now, self._lines, self._elapsed = site, snapshot, lines, elapsed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.max_width, options.height or console.height
@@ -113,7 +113,7 @@ class _Picture:
     def _doing(self) -> RenderableType:
         now, m = self._now, len(self._site.network.sites)
         colour = "yellow" if now.waits else "green"
-        epoch = f" [dim]· epoch {now.epoch} with {now.members} of {m} sites[/]" if now.members else ""
+        epoch = f" [dim]· epoch {now.epoch} with {now.members} of {m} site{plural(m)}[/]" if now.members else ""
         return Text.from_markup(f"[{colour}]●[/] [bold]{escape(now.doing)}[/]{epoch}", overflow="ellipsis")
 
     def _numbers(self) -> list[RenderableType]:
@@ -127,7 +127,7 @@ class _Picture:
                 parts.append(f"disagreement {now.disagreement:.0e}")
             if now.left is not None:
                 parts.append(f"about {span(now.left)} left")
-        traffic = f"sent {size(now.sent)} · received {size(now.received)}"
+        traffic = f"sent {format_bytes(now.sent)} · received {format_bytes(now.received)}"
         return [Text("  " + " · ".join(part)) for part in (parts, [traffic]) if part]
 
     def _waits(self) -> list[str]:
@@ -163,15 +163,15 @@ class _Picture:
         return parts
 
 
-def _row(link: LinkView, skewed: bool) -> list[RenderableType]:
+def _row(link: LinkSnapshot, skewed: bool) -> list[RenderableType]:
     silent = link.silent_for
     last = "never" if silent is None else "now" if silent < 1.0 else f"{span(silent)} ago"
     cells: list[RenderableType] = [
         Text(f"  {link.site}"),
         Text(link.state, style=_COLOURS[link.state]),
         last,
-        size(link.sent_bytes),
-        size(link.received_bytes),
+        format_bytes(link.sent_bytes),
+        format_bytes(link.received_bytes),
         Text(str(link.retransmissions), style="yellow" if link.retransmissions else "dim"),
     ]
     if skewed:

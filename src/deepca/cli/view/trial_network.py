@@ -15,13 +15,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import plural, size
+from deepca._util.units import counted, format_bytes, plural
 from deepca.cli.common import print_json, print_unwrapped
 from deepca.cli.view.model import show_model, show_status, summary
 
 if TYPE_CHECKING:
     from deepca.decomposition.model import Model
-    from deepca.sites.admin.trial_agent import AgentExit, AgentSnapshot
+    from deepca.sites.admin.trial_agent import AgentExit, TrialAgentSnapshot
     from deepca.sites.admin.trial_network import TrialOutcome
     from deepca.sites.admin.trial_setup import Share
 
@@ -48,37 +48,37 @@ class TrialResult:
 
 
 @contextmanager
-def agent_progress(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[AgentSnapshot]], None]]:
+def agent_progress(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[TrialAgentSnapshot]], None]]:
     """Provide a function that shows the agents: as a live table on a terminal, otherwise as a line for each change."""
     if quiet:
-        yield lambda sights: None
+        yield lambda snapshots: None
     elif notes.is_terminal:
         with Live(console=notes, auto_refresh=False, transient=True) as live:
-            yield lambda sights: live.update(_agents_table(sights, notes), refresh=True)
+            yield lambda snapshots: live.update(_agents_table(snapshots, notes), refresh=True)
     else:
         shown: list[str] = []
 
-        def watch(sights: Sequence[AgentSnapshot]) -> None:
+        def watch(snapshots: Sequence[TrialAgentSnapshot]) -> None:
             counts: dict[str, int] = {}
-            for one in sights:
+            for one in snapshots:
                 counts[one.state] = counts.get(one.state, 0) + 1
             text = ", ".join(f"{count} {state}" for state, count in counts.items())
             if shown[-1:] != [text]:
                 shown.append(text)
-                notes.print(f"{len(sights)} agents: {text}", highlight=False)
+                notes.print(f"{len(snapshots)} agent{plural(len(snapshots))}: {text}", highlight=False)
 
         yield watch
 
 
-def _agents_table(sights: Sequence[AgentSnapshot], console: Console) -> Table:
+def _agents_table(snapshots: Sequence[TrialAgentSnapshot], console: Console) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
-    name = max(4, *(len(one.site) for one in sights))
+    name = max(4, *(len(one.site) for one in snapshots))
     table.add_column("site", no_wrap=True, min_width=min(name, 20), overflow="ellipsis")
     table.add_column("rows", justify="right", no_wrap=True, min_width=8)
     table.add_column("state", no_wrap=True, min_width=13)
     table.add_column("last message", no_wrap=True, overflow="ellipsis", max_width=max(console.width - name - 28, 10))
     most = max(console.height - 5, 3)
-    for one in sights[:most]:
+    for one in snapshots[:most]:
         colour = _COLOURS.get(one.state, "default")
         iteration = f" ({one.iteration})" if one.iteration is not None and one.state == "running" else ""
         table.add_row(
@@ -87,8 +87,8 @@ def _agents_table(sights: Sequence[AgentSnapshot], console: Console) -> Table:
             f"[{colour}]{one.state}{iteration}[/]",
             f"[dim]{escape(one.text)}[/]",
         )
-    if len(sights) > most:
-        table.add_row(f"[dim]and {len(sights) - most} more[/]", "", "", "")
+    if len(snapshots) > most:
+        table.add_row(f"[dim]and {len(snapshots) - most} more[/]", "", "", "")
     return table
 
 
@@ -177,11 +177,11 @@ def show_demo(console: Console, found: dict[str, Any], tol: float) -> None:
     proven = "nothing" if found["proven"] is None else f"tan θ ≤ {found['proven']:.1e} at every site"
     table = Table.grid(padding=(0, 2))
     for name, value in (
-        ("sites", f"{len(sites)}, one process each, {found['links']} links (ring), mutual TLS 1.3"),
+        ("sites", f"{len(sites)}, one process each, {counted(found['links'], 'link')} (ring), mutual TLS 1.3"),
         ("rows each", f"{each} of {sum(rows):,}; none left its site"),
         ("iterations", f"{found['iterations']:,}"),
         ("rounds", f"{found['rounds']:,}"),
-        ("sent", f"{size(found['bytes_per_agent'])} per site"),
+        ("sent", f"{format_bytes(found['bytes_per_agent'])} per site"),
         ("time", f"{found['seconds']:.1f} s, including the start and stop of the processes"),
         ("status", str(found["status"]).replace("_", " ")),
         ("proven", proven),

@@ -1,4 +1,4 @@
-"""Test ``deepca cluster up`` and ``deepca demo --real``: one process per site, and none is left running."""
+"""Test ``deepca trial`` and ``deepca demo --real``: one process per site, and none is left running."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from deepca.cli.app import app
 from deepca.data.readers import open_source
 from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.sites.admin import trial_network as cluster
-from deepca.sites.admin.trial_agent import AgentSnapshot
+from deepca.sites.admin.trial_agent import TrialAgentSnapshot
 from deepca.sites.admin.trial_network import TrialOutcome, run_trial
 from deepca.sites.admin.trial_setup import Share, allocate_rows, trial_network
+from tests.support.errors import raises
 
 pytestmark = pytest.mark.xdist_group("real")
 
@@ -61,7 +62,7 @@ def assert_pooled(model: deepca.Model, rows: np.ndarray, k: int) -> None:
 
 def test_one_file_is_split_over_agents(tmp_path: Path) -> None:
     file, out = write_csv(tmp_path / "all.csv", X, labels=True), tmp_path / "models"
-    done = run("cluster", "up", "--agents", 3, file, "-k", 2, "--label-column", "class", "-o", out, "--json")
+    done = run("trial", "--agents", 3, file, "-k", 2, "--label-column", "class", "-o", out, "--json")
     printed = json.loads(done.stdout)
     assert [site["rows"] for site in printed["sites"]] == [59, 59, 60]
     files = [out / f"site-{j}" / "model.npz" for j in (1, 2, 3)]
@@ -78,13 +79,33 @@ def test_each_agent_may_have_its_own_file_and_kits_can_be_kept(tmp_path: Path) -
     north = write_csv(tmp_path / "north.csv", X[:80])
     south = write_csv(tmp_path / "South Hall.csv", X[80:, ::-1], NAMES[::-1])  # other columns first
     out = tmp_path / "models"
-    done = run("cluster", "up", north, south, "-k", 2, "-o", out, "--keep")
+    done = run("trial", north, south, "-k", 2, "-o", out, "--keep")
     assert "2 model files, identical" in done.stdout
     assert_pooled(deepca.load(out / "south-hall" / "model.npz"), X, 2)
     assert (out / "north" / "model.npz").read_bytes() == (out / "south-hall" / "model.npz").read_bytes()
     events = [json.loads(line)["event"] for line in (out / "kits/north/log.jsonl").read_text("utf-8").splitlines()]
     assert "epoch" in events
-    assert str(out / "kits") in run("cluster", "up", north, "-k", 2, "-o", out, "--keep", code=2).stderr
+    assert str(out / "kits") in run("trial", north, "-k", 2, "-o", out, "--keep", code=2).stderr
+
+
+def test_a_quoted_pattern_stands_for_the_files_that_match(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    write_csv(tmp_path / "rows" / "north.csv", X[:80])
+    write_csv(tmp_path / "rows" / "south.csv", X[80:])
+    out = tmp_path / "models"
+    run("trial", tmp_path / "rows" / "*.csv", "-k", 2, "-o", out, "-q")
+    assert sorted(path.name for path in out.iterdir()) == ["north", "south"]
+    assert_pooled(deepca.load(out / "north" / "model.npz"), X, 2)
+
+
+def test_the_earlier_name_still_works_with_a_notice(tmp_path: Path) -> None:
+    words = (tmp_path / "nope.csv", "-k", 2, "-o", tmp_path / "out")
+    old, new = run("cluster", "up", *words, code=2).stderr, run("trial", *words, code=2).stderr
+    notice, rest = old.split("\n", 1)
+    assert notice.startswith("deprecated:")
+    assert "deepca trial" in notice
+    assert rest == new
+    assert "cluster" not in run("--help").stdout
 
 
 def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
@@ -92,7 +113,7 @@ def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
     rows[100, 3] = np.nan
     np.save(tmp_path / "all.npy", rows)
     began = time.monotonic()
-    done = run("cluster", "up", "--agents", 3, tmp_path / "all.npy", "-k", 2, "-o", tmp_path / "out", "-q", code=2)
+    done = run("trial", "--agents", 3, tmp_path / "all.npy", "-k", 2, "-o", tmp_path / "out", "-q", code=2)
     assert "site-2 ended with exit code 2" in done.stderr
     assert "column 3" in done.stderr
     assert "No model was written" in done.stderr
@@ -113,8 +134,7 @@ def test_the_demo_runs_with_real_processes() -> None:
 def test_sigterm_ends_all_children(tmp_path: Path) -> None:
     np.save(tmp_path / "all.npy", X)
     words = [
-        "cluster",
-        "up",
+        "trial",
         "--agents",
         "3",
         str(tmp_path / "all.npy"),
@@ -175,18 +195,18 @@ def acting(text: str) -> Callable[[Path, Path], list[str]]:
 
 
 def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **options: Any) -> TrialOutcome:
-    watch = options.pop("watch", lambda sights: None)
+    watch = options.pop("watch", lambda snapshots: None)
     shares = [Share(f"s{j}", folder / "rows.npy", 5) for j in range(n)]
     network = trial_network(shares, **{"name": "t", "components": 1, "topology_name": "ring", **options})
     return run_trial(shares, network, folder, deadline=deadline, watch=watch, command=acting(text))
 
 
 def test_agents_are_observed_while_they_run(tmp_path: Path) -> None:
-    seen: list[AgentSnapshot] = []
+    seen: list[TrialAgentSnapshot] = []
 
-    def watch(sights: Sequence[AgentSnapshot]) -> None:
-        seen.extend(sights)
-        if all(sight.iteration == 7 for sight in sights):
+    def watch(snapshots: Sequence[TrialAgentSnapshot]) -> None:
+        seen.extend(snapshots)
+        if all(sight.iteration == 7 for sight in snapshots):
             (tmp_path / "seen").touch()
 
     text = 'say("epoch", "epoch 1", iteration=7); wait_for("seen"); (place / "model.npz").write_bytes(b"m")'
@@ -236,10 +256,10 @@ wait_for("grace is over")
 """
     failed: list[float] = []  # when
 
-    def watch(sights: Sequence[AgentSnapshot]) -> None:
-        if all(sight.state == "running" for sight in sights):
+    def watch(snapshots: Sequence[TrialAgentSnapshot]) -> None:
+        if all(sight.state == "running" for sight in snapshots):
             (tmp_path / "all run").touch()
-        if sights[0].code is not None:
+        if snapshots[0].code is not None:
             failed.append(time.monotonic())
             if failed[-1] > failed[0] + 2 * cluster.GRACE:
                 (tmp_path / "grace is over").touch()
@@ -277,7 +297,7 @@ if me == "s1" and not marker.exists():
 
 
 def test_an_interruption_stops_all_agents(tmp_path: Path) -> None:
-    def stop(sights: Sequence[AgentSnapshot]) -> None:
+    def stop(snapshots: Sequence[TrialAgentSnapshot]) -> None:
         raise KeyboardInterrupt
 
     began = time.monotonic()
@@ -311,7 +331,7 @@ def test_invalid_arguments_are_named(tmp_path: Path) -> None:
     file, out = tmp_path / "a.npy", tmp_path / "out"
     with pytest.raises(DataError):
         allocate_rows([file, file], None, tmp_path / "kits")
-    with pytest.raises(InvalidInput, match="9"):
+    with raises(DataError, parameter="agents", value=9):
         allocate_rows([file], 9, tmp_path / "kits")
     with pytest.raises(InvalidInput):
         allocate_rows([file], 0, tmp_path / "kits")
@@ -320,6 +340,9 @@ def test_invalid_arguments_are_named(tmp_path: Path) -> None:
         (("-k", 2, "-o", file), f"--out {file}"),
         (("-k", 2, "-o", out, "--deadline", "soon"), "--deadline soon"),
         (("-k", 2, "-o", out, "--on-loss", "cry"), "--on-loss cry"),
-        (("-k", 2, "-o", out, "--topology", "knot"), "knot"),
+        (("-k", 2, "-o", out, "--topology", "knot"), "--topology knot"),
+        (("-k", 2, "-o", out, "--topology", "ring:3"), "--agents 3"),
+        (("-k", 2, "-o", out, "--agents", 0), "--agents 0"),
+        (("-k", 2, "-o", out, "--agents", 9), "--agents 9"),
     ):
-        assert printed in run("cluster", "up", file, *words, code=2).stderr
+        assert printed in run("trial", file, *words, code=2).stderr

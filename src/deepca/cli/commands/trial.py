@@ -1,4 +1,4 @@
-"""``deepca cluster``: run a trial network on this machine. Also runs ``deepca demo --real``."""
+"""``deepca trial``: run a trial network on this machine. Also runs ``deepca demo --real``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from deepca.cli.command import Command, examples
-from deepca.cli.common import errors, handle_signals, require_agent
+from deepca.cli.common import check_agents_in_name, errors, handle_signals, require_agent
 from deepca.cli.options import (
     ALGORITHM,
     DATA,
@@ -25,37 +25,35 @@ from deepca.cli.options import (
     CenterOption,
     ComponentsOrShareOption,
     DatasetOption,
+    FixedTopologyOption,
     JsonOption,
     LabelColumnOption,
     ScaleOption,
     SeedOption,
     SilentOption,
     ToleranceOption,
-    TopologyOption,
     parse_components,
+    parse_duration,
 )
 from deepca.cli.view.trial_network import TrialResult, agent_progress, report_trial, show_demo, show_failures
+from deepca.engines.shards import expand_patterns
 from deepca.errors import InvalidInput, ParameterError
-from deepca.sites.config.toml import duration
 
-__all__ = ["cluster", "real_demo"]
+__all__ = ["EXAMPLES", "cluster", "real_demo", "trial"]
 
-
-cluster = typer.Typer(
-    name="cluster",
-    help="Run a trial network of agents on this machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+EXAMPLES = (
+    "deepca trial --agents 10 all.npy -k 4 -o models",
+    "deepca trial north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models",
+    "deepca trial 'sites/*.csv' -k 3 --scale --label-column class -o models",
+    "deepca trial --agents 5 all.npy -k 4 -o models --keep",
 )
 
-
-@cluster.callback()
-def _group() -> None:
-    """Run a trial network of agents on this machine."""
-
-
 _FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help="One file per agent, or any number of files with --agents.")
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="One file per agent, or any number of files with --agents; patterns in quotes are expanded.",
+    ),
 ]
 _OutOption = Annotated[
     Path,
@@ -65,7 +63,7 @@ _OutOption = Annotated[
 ]
 _AgentsOption = Annotated[
     int | None,
-    typer.Option(metavar="M", rich_help_panel=DATA, help="Split all rows over this many agents."),
+    typer.Option(min=1, metavar="M", rich_help_panel=DATA, help="Split all rows over this many agents."),
 ]
 _OnLossOption = Annotated[
     str,
@@ -89,24 +87,16 @@ _KeepOption = Annotated[
 ]
 
 
-@cluster.command(
-    cls=Command,
-    epilog=examples(
-        "deepca cluster up --agents 10 all.npy -k 4 -o models",
-        "deepca cluster up north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models",
-        "deepca cluster up --agents 5 all.npy -k 4 -o models --keep",
-    ),
-)
-def up(
+def trial(
     files: _FilesArgument,
     components: ComponentsOrShareOption,
     out: _OutOption,
     agents: _AgentsOption = None,
-    topology: TopologyOption = TOPOLOGY,
+    topology: FixedTopologyOption = TOPOLOGY,
     algorithm: AlgorithmOption = "auto",
-    tol: ToleranceOption = TOLERANCE,
     center: CenterOption = True,
     scale: ScaleOption = False,
+    tol: ToleranceOption = TOLERANCE,
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
     on_loss: _OnLossOption = "wait",
@@ -117,10 +107,10 @@ def up(
     as_json: JsonOption = False,
     quiet: SilentOption = False,
 ) -> None:
-    """Run each agent in its own process, with real connections.
+    """Run a trial network of agents on this machine.
 
-    Certificates are made for this run only. Every site writes the model to FOLDER/<site>/model.npz; it is an error if
-    these files are not identical.
+    Each agent runs in its own process, with real connections. Certificates are made for this run only. Every site
+    writes the model to FOLDER/<site>/model.npz; it is an error if these files are not identical.
 
     Exit codes:
 
@@ -133,9 +123,11 @@ def up(
     """
     with errors(), _stop_on_sigterm():
         require_agent()
-        limit = _seconds(deadline, "deadline")
+        limit = parse_duration(deadline, "deadline")
+        found = expand_patterns(files)
+        check_agents_in_name(topology, agents, len(found))
         options = {
-            "name": "cluster",
+            "name": "trial",
             "components": parse_components(components),
             "topology_name": topology,
             "algorithm": algorithm,
@@ -144,15 +136,42 @@ def up(
             "scale": scale,
             "seed": seed,
             "on_loss": on_loss,
-            "patience": _seconds(patience, "patience"),
+            "patience": parse_duration(patience, "patience"),
         }
         _check_folder(out, keep=keep)
         with _work_folder(out / "kits" if keep else None) as folder:
             reading = {"label_column": label_column, "dataset": dataset}
-            result = _run(files, agents, folder, options, reading, deadline=limit, quiet=quiet or as_json)
+            result = _run(found, agents, folder, options, reading, deadline=limit, quiet=quiet or as_json)
             code = report_trial(result, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
     if code:
         raise typer.Exit(code)
+
+
+class _Renamed(Command):
+    """The earlier name of ``deepca trial``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command after a notice."""
+        notice = "deprecated: deepca cluster up is now deepca trial; the old name will be removed in the next release"
+        typer.echo(notice, err=True)
+        return super().invoke(ctx)
+
+
+cluster = typer.Typer(
+    name="cluster",
+    help="Earlier name of deepca trial.",
+    hidden=True,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@cluster.callback()
+def _group() -> None:
+    """Accept the earlier name of ``deepca trial``."""
+
+
+cluster.command("up", cls=_Renamed, epilog=examples(*EXAMPLES))(trial)
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -186,7 +205,7 @@ def _work_folder(kept: Path | None) -> Iterator[Path]:
         kept.mkdir(parents=True)
         yield kept
     else:
-        with TemporaryDirectory(prefix="deepca-cluster-") as folder:
+        with TemporaryDirectory(prefix="deepca-trial-") as folder:
             yield Path(folder)
 
 
@@ -211,13 +230,6 @@ def _check_folder(out: Path, *, keep: bool) -> None:
             f"--keep: {out / 'kits'} exists and would be overwritten; remove it first", parameter="keep", value=True
         )
     out.mkdir(parents=True, exist_ok=True)
-
-
-def _seconds(given: str, parameter: str) -> float:
-    try:
-        return duration(given)
-    except ParameterError as error:
-        raise ParameterError(parameter, given, error.expected) from None
 
 
 # ------------------------------------------------------------------------------------------------- deepca demo --real
