@@ -74,10 +74,13 @@ def _command(name: str) -> list[str]:
             continue
         is_option = given.opts[0].startswith("-")
         written = (
-            ", ".join(f"`{word}`" for word in [*given.opts, *given.secondary_opts]) if is_option else given.name.upper()
+            ", ".join(f"`{word}`" for word in [*given.opts, *given.secondary_opts])
+            if is_option
+            else given.metavar or given.name.upper()
         )
         said = re.sub(r"\[/?[a-z]*\]", "", getattr(given, "help", None) or "").replace("|", "\\|")
-        default = "required" if given.required else "" if given.default in (None, False) else f"`{given.default}`"
+        shown_default = given.show_default if isinstance(getattr(given, "show_default", None), str) else given.default
+        default = "required" if given.required else "" if shown_default in (None, False) else f"`{shown_default}`"
         table.append(f"| {written} | {said} | {default} |")
     examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("deepca")]
     shown = ["", "```text", *examples, "```"] if examples else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepca._util.units import duration
+from deepca._util.units import format_duration
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from deepca._util.units import duration
     ],
 )
 def test_durations_are_formatted_with_a_suitable_unit(time: float, text: str) -> None:
-    assert duration(time) == text
+    assert format_duration(time) == text

@@ -213,7 +213,7 @@ def check_edges(seed: int, k: int, heterogeneity: float) -> None:
 def test_the_edge_exceeds_its_eigenvalue_by_no_more_than_the_tracking_error(
     seed: int, k: int, heterogeneity: float
 ) -> None:
-    """So once agents track the mean, the damped interval does not include the answer."""
+    """Once agents track the mean, the damped interval does not include the answer."""
     check_edges(seed, k, heterogeneity)
 
 

@@ -8,7 +8,7 @@ import scipy.linalg
 
 import deepca
 from deepca import CovarianceAveraging, Tolerance
-from deepca.decomposition.settings import ALGORITHMS, algorithm_of
+from deepca.decomposition.settings import ALGORITHMS, create_algorithm
 from deepca.operators.linalg import random_orthonormal
 from tests.support.engines import network_of, payload, total
 from tests.support.helpers import GRAPHS, worst_tangent
@@ -42,10 +42,10 @@ def test_covariance_averaging_is_never_chosen_automatically(reliable: bool, mess
     network = network_of(place)
     network.reliable = reliable
     stack = spectrum_problem(6, 4, spectrum(4, 1), 3)
-    chosen = algorithm_of("auto", stack, random_orthonormal(4, 1), network, messages=messages)  # type: ignore[arg-type]
+    chosen = create_algorithm("auto", stack, random_orthonormal(4, 1), network, messages=messages)  # type: ignore[arg-type]
     expected = deepca.BlockKrylov if reliable and messages == "float64" else deepca.AcceleratedDeEPCA
     assert isinstance(chosen, expected)
-    assert isinstance(algorithm_of("covariance", stack, random_orthonormal(4, 1), network), CovarianceAveraging)
+    assert isinstance(create_algorithm("covariance", stack, random_orthonormal(4, 1), network), CovarianceAveraging)
     assert "covariance" in ALGORITHMS
 
 
@@ -53,4 +53,4 @@ def test_covariance_averaging_is_never_chosen_automatically(reliable: bool, mess
 def test_exact_averages_require_float64_messages(name: str) -> None:
     network = network_of(GRAPHS["ring"]())
     with pytest.raises(deepca.errors.InvalidInput, match="accelerated"):
-        algorithm_of(name, np.ones((6, 2, 2)), random_orthonormal(2, 1), network, messages="float32")
+        create_algorithm(name, np.ones((6, 2, 2)), random_orthonormal(2, 1), network, messages="float32")

@@ -176,7 +176,7 @@ def test_matrices_of_rank_below_k_are_reported(rank: int) -> None:
     assert result.status.code == "below_rounding"  # for matrices, zero cannot be distinguished from rounding errors
     assert result.rank == rank
     assert result.certificate is not None
-    assert result.certificate.known(1e-6) == rank
+    assert result.certificate.n_known(1e-6) == rank
     assert worst_tangent(U, result.components[..., :rank]) <= 1e-12
     W = result.W[0]
     np.testing.assert_allclose(W.T @ W, np.eye(k), atol=1e-13)

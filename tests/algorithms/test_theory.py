@@ -379,7 +379,7 @@ def test_the_lemma_is_false_for_algorithm_1_when_eigenvalues_in_the_top_k_are_cl
 
 
 def test_one_round_need_not_converge_if_the_theory_requires_many() -> None:
-    """So K matters, and the runs above are meaningful."""
+    """The K of the theory matters, so the runs above are meaningful."""
     place, stack, k = CASES["path of 6, k = 1"]
     _, U = pooled_answer(stack, k)
     W0 = random_orthonormal(6, k, seed=0)

@@ -18,7 +18,7 @@ from deepca.errors import ParameterError
 from deepca.operators import from_matrices, from_rows
 from deepca.solver.stopping import Agreed
 from deepca.topology import Topology
-from tests.support.engines import everyone, network_of, run_apart
+from tests.support.engines import everyone, network_of, run_separately
 from tests.support.errors import raises
 from tests.support.helpers import Recorder, worst_tangent
 from tests.support.problems import orthogonal, pooled_answer, spectrum, spectrum_problem
@@ -79,7 +79,7 @@ def test_separate_agents_use_the_same_rounds_as_the_simulator_in_every_iteration
     simulated = Recorder()
     alone = solve(DeEPCA(A, W0, SimulatedNetwork(place)), max_iter=500, stop=Tolerance(1e-10), observers=[simulated])
     recorders = [Recorder() for _ in range(M)]
-    apart = run_apart(
+    apart = run_separately(
         place,
         A,
         lambda A_j, network: DeEPCA(A_j, W0, network),

@@ -41,7 +41,7 @@ def problem(seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 def one_by_one(pairs: npt.NDArray[np.int64], m: int) -> Array:
-    """Return the product of the averaging matrices of these meetings."""
+    """Return the product of the averaging matrices of these pairs."""
     product = np.eye(m)
     for i, j in pairs:
         W = np.eye(m)
@@ -50,12 +50,12 @@ def one_by_one(pairs: npt.NDArray[np.int64], m: int) -> Array:
     return product
 
 
-# ------------------------------------------------------------------------------------------------------------ meetings
+# --------------------------------------------------------------------------------------------------------------- pairs
 
 
 @given(st.sampled_from(sorted(GRAPHS)), st.integers(1, 9), seeds)
 @quick(40)
-def test_meetings_use_links_of_the_graph_and_their_number_follows_from_the_rounds(name: str, K: int, seed: int) -> None:
+def test_pairs_use_links_of_the_graph_and_their_number_follows_from_the_rounds(name: str, K: int, seed: int) -> None:
     place = GRAPHS[name]()
     m = place.n_agents
     pairs = Pairwise(K, seed=seed).pairs(place, K, NOW)
@@ -66,7 +66,7 @@ def test_meetings_use_links_of_the_graph_and_their_number_follows_from_the_round
 
 
 def test_all_links_are_drawn_equally_often() -> None:
-    """The chi-square statistic of 20 000 meetings is within four standard deviations of its expectation."""
+    """The chi-square statistic of 20 000 pairs is within four standard deviations of its expectation."""
     pairs = Pairwise().pairs(PLACE, 20_000 * 2 // M, NOW)
     counts = np.unique(pairs, axis=0, return_counts=True)[1]
     assert len(counts) == PLACE.n_edges
@@ -77,8 +77,8 @@ def test_all_links_are_drawn_equally_often() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", ["erdos-renyi", "ring", "star", "path", "one agent", "two agents"])
-def test_a_mix_applies_its_meetings_in_order_and_counts_them(name: str, kind: str) -> None:
-    """A second mix has other meetings; each meeting is two messages, and nothing else is sent."""
+def test_a_mix_applies_its_pairs_in_order_and_counts_them(name: str, kind: str) -> None:
+    """A second mix has other pairs; each pair sends two messages, and nothing else is sent."""
     place = GRAPHS[name]()
     m = place.n_agents
     x = np.random.default_rng(3).standard_normal((m, 5, 2))
@@ -93,8 +93,8 @@ def test_a_mix_applies_its_meetings_in_order_and_counts_them(name: str, kind: st
     n = pairs_in_rounds(7, m)
     step = network_of(place)
     step.begin(0, 4)
-    epoch, phase, t, met = step.position
-    assert (epoch, t, met) == (0, 4, 0)
+    epoch, phase, t, pairs_so_far = step.position
+    assert (epoch, t, pairs_so_far) == (0, 4, 0)
     for i, before in enumerate((0, n)):
         pairs = mixer.pairs(place, 7, (epoch, phase, t, before))
         expected = np.einsum("ij,jab->iab", one_by_one(pairs, m), x)
@@ -115,8 +115,8 @@ def test_the_mean_is_preserved_to_rounding(m: int, K: int, seed: int) -> None:
     np.testing.assert_allclose(mixed.mean(axis=0), x.mean(axis=0), rtol=0, atol=1e-15 * np.abs(x).max(axis=0).max() * K)
 
 
-def test_meetings_depend_on_the_moment_only() -> None:
-    """Another epoch, phase, iteration, mix or seed gives other pairs; a retry at the same moment gives the same."""
+def test_pairs_depend_on_the_position_only() -> None:
+    """Another epoch, phase, iteration, mix or seed gives other pairs; a retry at the same position gives the same."""
     mixer, network = Pairwise(5), network_of(PLACE)
     seen = []
     for epoch, t, phase in ((0, 0, "step"), (0, 1, "step"), (0, 1, "restart"), (1, 1, "step"), (1, -1, "restart")):
@@ -136,7 +136,7 @@ def test_meetings_depend_on_the_moment_only() -> None:
 @pytest.mark.simulator("statistics of many draws")
 @pytest.mark.parametrize("name", ["erdos-renyi", "ring", "star", "complete"])
 def test_the_expected_square_agrees_with_boyd(name: str) -> None:
-    """Compare ``E‖x − x̄‖²`` of a mode of E[W] after one meeting, and its bound after many, over 1500 seeds."""
+    """Compare ``E‖x − x̄‖²`` of a mode of E[W] after one pair, and its bound after many, over 1500 seeds."""
     place = GRAPHS[name]()
     m = place.n_agents
     mean = np.mean([one_by_one(edge[None], m) for edge in place.edges], axis=0)
@@ -153,7 +153,7 @@ def test_the_expected_square_agrees_with_boyd(name: str) -> None:
         left = np.array([_after(network, slowest, n, seed) for seed in range(draws)])
         bound = Pairwise().contraction(place, K)
         assert bound == pytest.approx(values[-2] ** (n / 2))
-        # the slowest mode attains the bound, apart from what meetings turn into faster modes
+        # the slowest mode attains the bound, except for the part that pairs move to faster modes
         assert left.mean() <= bound**2 + 4.0 * left.std() / math.sqrt(draws)
         assert math.sqrt(left.mean()) >= 0.5 * bound
 
@@ -208,7 +208,7 @@ def test_every_agent_ends_with_the_pooled_answer(rounds: Any, place: deepca.Topo
 
 
 def test_agreed_numbers_are_flooded_and_counted_separately() -> None:
-    """Each iteration takes a diameter of control rounds, and the payload is that of the meetings alone."""
+    """Each iteration takes a diameter of control rounds, and the payload is that of the pairs alone."""
     stack, _, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     place = deepca.topology.ring(M)
@@ -226,7 +226,7 @@ def test_agreed_numbers_are_flooded_and_counted_separately() -> None:
 
 
 def test_a_retried_step_gives_the_same_result() -> None:
-    """Its meetings depend on the iteration, not on earlier attempts; without `begin`, the pairs differ."""
+    """The pairs depend on the iteration, not on earlier attempts; without ``begin``, they differ."""
     stack, _, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
@@ -262,14 +262,14 @@ def _announcer(network: Network) -> Callable[[], None]:
 
 
 @pytest.mark.simulator("a meter is a simulator")
-def test_a_metered_network_counts_the_meetings_of_each_agent() -> None:
+def test_a_metered_network_counts_the_pairs_of_each_agent() -> None:
     network, mixer = MeteredNetwork(deepca.topology.star(6), LinkSpeed(0.1, 8e3)), Pairwise(4)
     x = np.ones((6, 10))
     mixer(network, x)
     pairs = mixer.pairs(network.topology, 4, SimulatedNetwork(network.topology).position)
-    met = np.bincount(pairs.ravel(), minlength=6)
-    np.testing.assert_allclose(network.running.bytes, met * 80.0)
-    assert met[0] == 12  # the centre takes part in every meeting
+    counts = np.bincount(pairs.ravel(), minlength=6)
+    np.testing.assert_allclose(network.running.bytes, counts * 80.0)
+    assert counts[0] == 12  # the centre takes part in every pair
     assert network.running.rounds == 4
     assert network.running.seconds == pytest.approx(4 * 0.1 + 12 * 80 * 8 / 8e3)
 

@@ -81,7 +81,7 @@ def test_a_value_that_is_not_finite_is_located(value: float, kind: str, tmp_path
     with raises(DataError, agent=1, row=19, column=3) as caught:
         fit_agents(Xs)
     np.testing.assert_equal(caught.value.value, value)
-    assert "inf" not in caught.value.discreet.replace("finite", "")
+    assert "inf" not in caught.value.redacted.replace("finite", "")
 
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
@@ -158,11 +158,11 @@ def test_rows_that_are_not_numbers_are_rejected(X: Any) -> None:
 
 
 def test_text_among_numbers_is_located() -> None:
-    """The error has place and text, and its discreet message has no text."""
+    """The error has place and text, and its redacted message has no text."""
     mixed = np.array([[1.0, 2.0], [2.0, "n/a"]], dtype=object)
     with raises(DataError, agent=1, row=1, column=1, value="n/a") as caught:
         fit_agents([np.array([[1.0, 2.0], [2.0, 5.0]]), mixed], n_components=1)
-    assert "n/a" not in caught.value.discreet
+    assert "n/a" not in caught.value.redacted
 
 
 def test_text_in_a_named_column_is_located() -> None:
@@ -289,7 +289,7 @@ def test_every_agent_may_have_a_single_row(form: Form) -> None:
     X = np.vstack(parts())[:9]
     theirs = PCA(2, svd_solver="full").fit(X)
     sources = [as_source(row[None], f"agent {j}") for j, row in enumerate(X)]
-    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(9)), Settings(2, form=form)).found
+    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(9)), Settings(2, form=form)).decomposition
     close(found.components, theirs.components_, atol=1e-9)
     close(found.variances, theirs.explained_variance_, rtol=1e-10)
 
@@ -355,7 +355,7 @@ def test_agents_with_different_column_names_are_rejected() -> None:
     with raises(DataError, agent=1, column="e") as caught:
         fit_agents([Xs[0], frame(parts()[1], "abcdx"), Xs[2]])
     assert "'x'" in str(caught.value)
-    assert "'" not in caught.value.discreet
+    assert "'" not in caught.value.redacted
     with raises(DataError, agent=2, column="b") as caught:
         fit_agents([Xs[0], Xs[1], Xs[2][["a", "c", "d"]]])
     assert "'b', 'e'" in str(caught.value)
@@ -390,7 +390,7 @@ def test_columns_in_another_order_are_reordered(form: Form) -> None:
     if form == "rows":
         given[2] = frame(Xs[2])[order[::-1]]
     sources = [as_source(X, f"agent {j}") for j, X in enumerate(given)]
-    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form)).found
+    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form)).decomposition
     assert found.columns == tuple("abcde")
     close(found.components, theirs.components_, atol=1e-9)
     close(found.mean, theirs.mean_, atol=1e-12)
@@ -430,7 +430,7 @@ def test_distributed_agents_notice_that_columns_differ() -> None:
 
     def work(network: deepca.AgentNetwork) -> Array:
         source = as_source(given[network.agent], f"agent {network.agent}")
-        return fit_rows([source], network, Settings(2)).found.components
+        return fit_rows([source], network, Settings(2)).decomposition.components
 
     with raises(DataError, agent=1, column=None):
         deepca.run_agents(deepca.topology.ring(3), work, timeout=20.0)
@@ -462,14 +462,14 @@ def test_numeric_column_names_are_ignored() -> None:
     [-1.25, np.nan, np.inf],
 )
 def test_invalid_weights_are_located(weight: float) -> None:
-    """The error has the agent and the row; its discreet message omits the value."""
+    """The error has the agent and the row; its redacted message omits the value."""
     Xs = parts()
     w = [np.ones(len(X)) for X in Xs]
     w[1][3] = weight
     with raises(DataError, parameter="sample_weight", agent=1, row=3) as caught:
         DecentralizedPCA(2).fit_agents(Xs, sample_weight=w)
     np.testing.assert_equal(caught.value.value, weight)
-    assert str(weight) not in caught.value.discreet.replace("finite", "")
+    assert str(weight) not in caught.value.redacted.replace("finite", "")
     with pytest.raises(ValueError, match=r"(?i)weight"):
         DecentralizedPCA(2).fit(np.vstack(Xs), sample_weight=np.concatenate(w))
 
@@ -707,7 +707,7 @@ def test_values_whose_squares_overflow_are_accepted_if_centring_prevents_it() ->
     """Without centring, the error has the column, and numpy does not warn."""
     sources = [as_source(np.array([[1.0, 1e160], [j, 1e160 * (1.0 + 1e-10)]]), f"agent {j}") for j in range(3)]
     network = SimulatedNetwork(deepca.topology.complete(3))
-    assert fit_rows(sources, network, Settings(1)).found.result.status.ok
+    assert fit_rows(sources, network, Settings(1)).decomposition.result.status.ok
     with raises(PooledDataError, column=1):
         fit_rows(sources, network, Settings(1, center=False))
 
@@ -748,7 +748,7 @@ def test_an_iterator_is_rejected_where_rows_are_read_again() -> None:
     with raises(DataError, agent=1, value=D):
         fit_rows(once, network, Settings(2, form="rows"))
     again = [as_source(X, f"agent {j}") for j, X in enumerate([Xs[0], lambda: in_blocks(Xs[1]), Xs[2]])]
-    found = fit_rows(again, network, Settings(2, form="rows")).found
+    found = fit_rows(again, network, Settings(2, form="rows")).decomposition
     close(found.components, PCA(2, svd_solver="full").fit(np.vstack(Xs)).components_, atol=1e-9)
 
 

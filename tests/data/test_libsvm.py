@@ -418,10 +418,10 @@ def with_line(number: int, line: bytes) -> bytes:
 )
 @pytest.mark.parametrize("number", [2, 28])
 def test_a_malformed_line_is_located(tmp_path: Path, line: bytes, column: int | None, value: str, number: int) -> None:
-    """The error has line, index and word, even behind the rows that are used; its discreet message omits the value."""
+    """The error has line, index and word, even behind the rows that are used; its redacted message omits the value."""
     error = rejected(tmp_path, "small", with_line(number, line))
     assert (error.line, error.column, error.value) == (number, column, value)
-    assert value not in error.discreet.replace(str(tmp_path), "").replace("127.0.0.1", "")
+    assert value not in error.redacted.replace(str(tmp_path), "").replace("127.0.0.1", "")
 
 
 @pytest.mark.parametrize("packed", [".bz2", ".gz"])

@@ -25,7 +25,7 @@ from sklearn.datasets import load_svmlight_file
 
 from deepca.data import sources
 from deepca.data.allocation import by_label, split_equally
-from deepca.data.columns import common_columns
+from deepca.data.columns import align_columns
 from deepca.data.local_data import read
 from deepca.data.readers import SUFFIXES, delimited, h5ad, open_source, spool, spooling, svmlight
 from deepca.data.sources import ArraySource, Block, IteratorSource, Source, as_source
@@ -445,12 +445,12 @@ def test_column_names_are_absent_from_discreet_messages(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1.5,secret,1.5\n1,2,3\n")
     with raises(DataError, column="1.5") as caught:
         open_source(tmp_path / "a.csv")
-    assert "1.5" not in caught.value.discreet
+    assert "1.5" not in caught.value.redacted
     (tmp_path / "a.csv").write_text("1.5,secret,2.5\n1,2,3\n")
     with raises(DataError, column="who") as caught:
         open_source(tmp_path / "a.csv", label_column="who")
     assert "secret" in str(caught.value)
-    assert "secret" not in caught.value.discreet
+    assert "secret" not in caught.value.redacted
 
 
 def test_many_names_are_not_all_listed(tmp_path: Path) -> None:
@@ -791,7 +791,7 @@ def test_errors_after_spooling_allocation_and_reordering_state_the_line(tmp_path
     north, south = tmp_path / "north.csv", tmp_path / "south.csv"
     north.write_text("a,b\n1,2\n3,4\n5,6\n")
     south.write_text("b,a\n\n1,2\n,4\n5,6\n")
-    opened = common_columns([spool(open_source(path)) for path in (north, south)])
+    opened = align_columns([spool(open_source(path)) for path in (north, south)])
     shares = split_equally([spool(source) for source in opened], 2)
     with raises(DataError, agent=1, file=str(south), line=4, row=1, column="b"):
         read(shares)
@@ -849,7 +849,7 @@ def test_values_are_attributes_of_an_error_but_absent_from_its_discreet_message(
         read((open_source(str(path)),))
     assert facts_of(caught.value) == expected.get(ending, (3, 1, None, "1:secret"))
     assert "secret" in str(caught.value)
-    assert "secret" not in caught.value.discreet
+    assert "secret" not in caught.value.redacted
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.svm", "a.npy", "a.parquet", "a.h5"])
@@ -861,7 +861,7 @@ def test_infinite_values_are_absent_from_discreet_messages(tmp_path: Path, name:
         read((open_source(str(path)),))
     assert caught.value.line == {"a.csv": 5, "a.svm": 4}.get(name)
     assert "inf" in str(caught.value)
-    assert "inf" not in caught.value.discreet.replace("finite", "")
+    assert "inf" not in caught.value.redacted.replace("finite", "")
 
 
 def test_parquet_columns_without_numbers_are_rejected(tmp_path: Path) -> None:

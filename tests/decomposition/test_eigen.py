@@ -15,7 +15,7 @@ from scipy.sparse.linalg import aslinearoperator
 import deepca
 from deepca import DeEPCA, Tolerance, solve
 from deepca.decomposition.eigen import Eigenpairs, Which, eigenpairs
-from deepca.decomposition.spectral_bounds import agreed_extent
+from deepca.decomposition.spectral_bounds import agreed_spectral_bounds
 from deepca.errors import DataError, GapError, InvalidInput, ParameterError, StartError
 from deepca.network import Network
 from deepca.operators import from_matrices
@@ -162,18 +162,18 @@ def test_bounds_on_the_other_eigenvalues_and_on_angles_hold(which: Which, seed: 
 
 
 @pytest.mark.parametrize("seed", law_seeds(3))
-def test_the_extent_contains_the_spectrum(seed: int) -> None:
+def test_the_bounds_contain_the_spectrum(seed: int) -> None:
     """The bounds hold at both ends and are tight; the shifted operators are positive definite."""
     rng = np.random.default_rng(seed)
     stack = agents_with(rng.standard_normal(40) + rng.uniform(-3.0, 3.0), seed=seed)
     A, values = from_matrices(stack), scipy.linalg.eigvalsh(stack.mean(axis=0))
-    extent = agreed_extent(from_matrices(stack[mine(M)]), network_of(deepca.topology.ring(M)))
+    bounds = agreed_spectral_bounds(from_matrices(stack[mine(M)]), network_of(deepca.topology.ring(M)))
     width = values[-1] - values[0]
-    assert values[0] - 0.1 * width <= extent.low <= values[0]
-    assert values[-1] <= extent.high <= values[-1] + 0.1 * width
+    assert values[0] - 0.1 * width <= bounds.low <= values[0]
+    assert values[-1] <= bounds.high <= values[-1] + 0.1 * width
     for sign in (1, -1):
-        shifted = Shifted(A, extent.shift(sign), sign)
-        close(shifted.mean(), sign * stack.mean(axis=0) + extent.shift(sign) * np.eye(40), atol=1e-12)
+        shifted = Shifted(A, bounds.shift(sign), sign)
+        close(shifted.mean(), sign * stack.mean(axis=0) + bounds.shift(sign) * np.eye(40), atol=1e-12)
         assert np.linalg.eigvalsh(shifted.mean())[0] > 0.0
         W = rng.standard_normal((M, 40, 2))
         close(shifted @ W, shifted.dense() @ W, atol=1e-12)
@@ -347,6 +347,9 @@ def test_the_papers_method_out_of_iterations_does_not_report_a_missing_gap(secon
     pairs = found(stack, 1, which="LM", algorithm="deepca", max_iter=100)
     assert pairs.status.code == "out_of_iterations"
     assert "algorithm='auto'" in pairs.status.advice
+    automatic = found(stack, 1, which="LM", algorithm="auto", max_iter=1)
+    assert automatic.status.code == "out_of_iterations"
+    assert "algorithm='auto'" not in automatic.status.advice
     close(found(stack, 1, which="LM").required().values, [5.0], atol=1e-12)
 
 

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 import deepca
-from deepca.decomposition.settings import Settings, check_settings
+from deepca.decomposition.settings import Settings, check_network, check_settings
 from deepca.errors import ParameterError
 from deepca.network.simulated import SimulatedNetwork
+from deepca.topology.names import from_name
 from tests.support.errors import raises
 
 
 def test_numpy_scalars_become_plain_numbers() -> None:
-    """As plain numbers they can be written as JSON, and are recognised as integers or shares."""
+    """Plain numbers can be written as JSON, and are recognised as integers or as shares of the variance."""
     share, number = np.float32(0.75), np.int64(3)
     given: dict[str, Any] = {"n_components": share, "rounds": number, "seed": np.uint8(4), "tol": np.float32(0.5)}
     settings = Settings(**given)
@@ -48,6 +49,24 @@ def test_numpy_scalars_become_plain_numbers() -> None:
 def test_invalid_settings_name_the_parameter(parameter: str, value: Any) -> None:
     with raises(ParameterError, parameter=parameter, value=value, file=None):
         check_settings(Settings(**{parameter: value}))
+
+
+@pytest.mark.parametrize("algorithm", ["krylov", "covariance"])
+def test_exact_averages_choose_their_number_of_rounds(algorithm: str) -> None:
+    with raises(ParameterError, parameter="rounds", value=3):
+        check_settings(Settings(algorithm=algorithm, rounds=3))
+    check_settings(Settings(algorithm=algorithm))
+    check_settings(Settings(rounds=3))
+
+
+@pytest.mark.parametrize("algorithm", ["krylov", "covariance"])
+def test_exact_averages_need_a_static_network(algorithm: str) -> None:
+    changing = from_name("one-peer:4")
+    with raises(ParameterError, parameter="algorithm", value=algorithm):
+        check_network(Settings(algorithm=algorithm), changing)
+    check_network(Settings(algorithm=algorithm), from_name("ring:4"))
+    for other in ("auto", "accelerated", "deepca", "depca"):
+        check_network(Settings(algorithm=other), changing)
 
 
 @pytest.mark.parametrize("algorithm", ["krylov", "covariance"])

@@ -14,7 +14,7 @@ import scipy.linalg
 import deepca
 from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, Gossip, follow, topology
 from deepca.consensus.mixers import Mixer
-from deepca.decomposition.streaming import faded
+from deepca.decomposition.streaming import discounted_covariances
 from deepca.errors import DataError, ParameterError
 from deepca.network import Network
 from deepca.operators import from_matrices
@@ -69,7 +69,7 @@ def tracker(network: Network, mixer: Mixer | None = None, A: Array | None = None
     return DeEPCA(first[network.local], random_orthonormal(D, K, seed=1), network, mixer)
 
 
-# ------------------------------------------------------------------------------------------------------------ the law
+# -------------------------------------------------------------------------------------------------------- the invariant
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -170,13 +170,13 @@ def test_operators_are_consumed_lazily() -> None:
 def test_forgetting_reduces_the_weight_of_earlier_rows() -> None:
     rng = np.random.default_rng(0)
     batches = [[rng.standard_normal((n, D)) for n in rng.integers(1, 9, M)] for _ in range(5)]
-    for t, A in enumerate(faded(batches, 0.7)):
+    for t, A in enumerate(discounted_covariances(batches, 0.7)):
         want = [sum(0.7 ** (t - s) * batches[s][j].T @ batches[s][j] for s in range(t + 1)) for j in range(M)]
         close(A.dense(), np.stack(want), atol=1e-12)
-    *_, one = faded([rows[2] for rows in batches], 0.7)
+    *_, one = discounted_covariances([rows[2] for rows in batches], 0.7)
     close(one.dense(), want[2], atol=1e-12)
     assert one.batch == ()
-    *_, all_of_them = faded(batches)
+    *_, all_of_them = discounted_covariances(batches)
     close(all_of_them.mean() * M, sum(X.T @ X for rows in batches for X in rows), atol=1e-12)
 
 
@@ -193,15 +193,20 @@ def test_invalid_input_is_rejected() -> None:
     with raises(ParameterError, parameter="algorithm", value=accelerated):
         follow(accelerated, [stack])  # type: ignore[arg-type]
     with raises(ParameterError, parameter="forgetting", value=2):
-        faded([], 2)
+        discounted_covariances([], 2)
     with raises(DataError, parameter="batches", value=(1, 4, 4)):
-        list(faded([[np.ones((2, 3))], [np.ones((2, 4))]]))
+        list(discounted_covariances([[np.ones((2, 3))], [np.ones((2, 4))]]))
     changed: list[tuple[Any, str]] = [(stack[:, 1:, 1:], "11")]  # another d
     if not over_mpi():
         changed.append((from_matrices(stack[:5]), "5"))  # fewer agents
     for A, number in changed:
         with pytest.raises(DataError, match=rf"\b{number}\b"):
             list(follow(tracker(network), [A]))
+
+
+def test_the_old_name_of_discounted_covariances_works() -> None:
+    with pytest.deprecated_call():
+        assert getattr(deepca.decomposition.streaming, "faded") is discounted_covariances  # noqa: B009
 
 
 def test_follow_is_public() -> None:

@@ -63,7 +63,7 @@ def raises_naming(kind: type[Exception], words: str) -> AbstractContextManager[o
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_triplets_are_right_at_every_agent(partition: Partition, engine: str) -> None:
-    """Common results are bitwise identical everywhere; each agent also has its own rows of the other vectors."""
+    """Common results are bitwise identical everywhere; each agent also has its rows of the other vectors."""
     X = with_values(0.8 ** np.arange(10), 40, 20)
     blocks = parts(X, partition)
     sizes: list[int] = []
@@ -72,9 +72,9 @@ def test_triplets_are_right_at_every_agent(partition: Partition, engine: str) ->
         Xs = [blocks[j] for j in network.local.reshape(-1)]
         got = singular_triplets(Xs, network, 3, partition=partition, tol=1e-11)
         assert got.status.code == "converged", got.status
-        common = np.vstack([got.values, np.full(3, got.error), np.full(3, got.best_error), got.common])
+        common = np.vstack([got.values, np.full(3, got.error), np.full(3, got.best_error), got.shared_vectors])
         everywhere = np.broadcast_to(common, (len(Xs), *common.shape))
-        both = np.concatenate([everywhere, np.stack(got.own)], axis=1)
+        both = np.concatenate([everywhere, np.stack(got.local_vectors)], axis=1)
         sizes.append(common.shape[0])
         return both if network.batch else both[0]
 
@@ -110,9 +110,9 @@ def test_triplets_of_digits_equal_those_of_truncated_svd(algorithm: str, partiti
     close(sk.components_.T, V, atol=1e-10)
     close(got.explained_variance, sk.explained_variance_, rtol=1e-11)
     close(got.explained_variance / got.total_variance, sk.explained_variance_ratio_, rtol=1e-11)
-    close(got.common, V if partition == "rows" else U, atol=1e-10)
+    close(got.shared_vectors, V if partition == "rows" else U, atol=1e-10)
     others = parts(U, "rows") if partition == "rows" else parts(V, "rows")
-    for own, j in zip(got.own, mine(M), strict=True):
+    for own, j in zip(got.local_vectors, mine(M), strict=True):
         close(own, others[j], atol=1e-10)
     assert got.shape == X.shape
 
@@ -128,6 +128,21 @@ def test_small_singular_values_keep_their_digits() -> None:
     assert abs(gram[-1] - exact[-1]) > 10 * abs(got.values[-1] - exact[-1])
 
 
+def test_old_names_of_fields_work() -> None:
+    """Fields have new names since version 0.1, and so have those of objects that version 0.1 pickled."""
+    got = found(with_values(0.7 ** np.arange(8), 30, 15), 3)
+    with pytest.deprecated_call():
+        assert getattr(got, "common") is got.shared_vectors  # noqa: B009 (type checkers know the new name only)
+    new = {"common": "shared_vectors", "own": "local_vectors", "own_errors": "local_errors"}
+    old = {name: getattr(got, new.get(name, name)) for name in (*new, "partition", "values")}
+    restored = SingularTriplets.__new__(SingularTriplets)
+    restored.__setstate__(old)
+    assert restored.local_vectors is got.local_vectors
+    assert restored.local_errors is got.local_errors
+    assert restored.partition == got.partition
+    assert not vars(restored).keys() & new.keys()
+
+
 # -------------------------------------------------------------------------------------------------------------- laws
 
 
@@ -136,8 +151,9 @@ def test_rows_of_a_matrix_are_columns_of_its_transpose(seed: int) -> None:
     X = with_values(0.7 ** np.arange(8), 30, 15, seed=seed)
     one, other = found(X, 3, "rows"), found(X.T, 3, "columns")
     close(other.values, one.values, rtol=1e-13)
-    signs = np.sign((other.common * one.common).sum(axis=0))  # signs follow the right vectors, the left ones of X.T
-    close(other.common * signs, one.common, atol=1e-11)
+    # signs follow the right vectors, which are the left vectors of X.T
+    signs = np.sign((other.shared_vectors * one.shared_vectors).sum(axis=0))
+    close(other.shared_vectors * signs, one.shared_vectors, atol=1e-11)
     assert other.shape == one.shape[::-1]
     close([other.error, other.norm], [one.error, one.norm], rtol=1e-12)
 
@@ -152,7 +168,7 @@ def test_the_approximation_is_the_best_of_its_rank(partition: Partition) -> None
     wanted, blocks = parts(best, partition), parts(X, partition)
     for local, j in enumerate(mine(M)):
         close(got.reconstruct(local), wanted[j], atol=1e-10)
-        close(got.own_errors[local], np.linalg.norm(blocks[j] - wanted[j]), rtol=1e-10)
+        close(got.local_errors[local], np.linalg.norm(blocks[j] - wanted[j]), rtol=1e-10)
     close(got.error, np.linalg.norm(X - best), rtol=1e-12)
     close(got.best_error, np.sqrt(np.square(scipy.linalg.svdvals(X)[4:]).sum()), rtol=1e-12)
     for seed in range(5):
@@ -163,13 +179,13 @@ def test_the_approximation_is_the_best_of_its_rank(partition: Partition) -> None
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_values_beyond_the_rank_are_zero(partition: Partition) -> None:
-    """Beyond the rank, common vectors complete the basis, and own vectors are zero."""
+    """Beyond the rank, shared vectors complete the basis, and local vectors are zero."""
     X = with_values([3.0, 2.0], 25, 15)
     got = found(X, 4, partition)
     assert got.status.code == "rank_deficient"
     close(got.values, [3.0, 2.0, 0.0, 0.0], atol=1e-14)
-    close(got.common.T @ got.common, np.eye(4), atol=1e-13)
-    assert all((own[:, 2:] == 0.0).all() for own in got.own)
+    close(got.shared_vectors.T @ got.shared_vectors, np.eye(4), atol=1e-13)
+    assert all((own[:, 2:] == 0.0).all() for own in got.local_vectors)
     assert got.error <= 1e-13
     assert got.best_error <= got.error
 
@@ -210,7 +226,7 @@ def test_steep_singular_values_are_right_at_every_agent(engine: str) -> None:
     def work(network: Network) -> Array:
         got = singular_triplets([parts(X, "rows")[j] for j in network.local.reshape(-1)], network, 4)
         assert got.status.ok, got.status
-        known = np.vstack([got.values, got.common])
+        known = np.vstack([got.values, got.shared_vectors])
         return np.array(np.broadcast_to(known, (*network.batch, *known.shape)))
 
     done = at_every_agent(engine, deepca.topology.erdos_renyi(M, 0.6, seed=1), work).values

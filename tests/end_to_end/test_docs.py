@@ -71,7 +71,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("README") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith(("deepca ", "mpiexec "))]
-    assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology", "cluster", "demo"}
+    assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology", "trial", "demo"}
     for words in commands:
         if "mpi" in words:
             job = _on_ranks(words, tmp_path)
@@ -112,7 +112,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("sites") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert [words[0] for words in commands][:3] == ["sample", "cluster", "demo"]  # run by the test of the README
+    assert [words[0] for words in commands][:3] == ["sample", "trial", "demo"]  # run by the test of the README
     network = """
         name = "two-hospitals"
         components = 2
@@ -169,7 +169,7 @@ def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
             job = _on_ranks(words, tmp_path)
             assert job.code == 0, job.said
     assert _from_digits(tmp_path / "model.npz", 5) < 1e-9
-    assert not list((tmp_path / "kept").rglob("*.checkpoint"))
+    assert not list((tmp_path / "checkpoints").rglob("*.checkpoint"))
     for line in _lines_of("cluster.md", "text", "python -m mpi4py --mpi"):
         job = _on_ranks(shlex.split(line), tmp_path)
         assert job.code == 0, job.said

@@ -16,7 +16,7 @@ from deepca.consensus.mixers import Mixer
 from deepca.operators import Form, from_rows
 from deepca.solver.result import Result
 from deepca.topology import Topology
-from tests.support.engines import everyone, network_of, run_apart
+from tests.support.engines import everyone, network_of, run_separately
 from tests.support.helpers import random_psd_rows, worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
 
@@ -147,18 +147,18 @@ def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("case", CASES)
 def test_components_beyond_the_rank_complete_the_basis(case: str, form: Form, stop: Tolerance | None) -> None:
-    """The status names the rank, the leading columns are the answer, and the others agree between agents."""
+    """The rank is reported, the leading columns are the answer, and the others agree between agents."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     network = network_of(topology)
-    max_iter = 400 if stop else 200  # without a stop rule all iterations are made, and a hundred are enough
+    max_iter = 400 if stop else 200  # without a stop rule, a run takes all iterations
     result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
     # unlike rows, covariances cannot distinguish zero from the rounding of the largest eigenvalue
     assert result.status.code == ("rank_deficient" if form == "rows" or r == 0 else "below_rounding")
     assert result.status.ok == (result.status.code == "rank_deficient")
     assert result.rank == r
     assert result.certificate is not None
-    assert r == 0 or result.certificate.known(1e-6) == r
+    assert r == 0 or result.certificate.n_known(1e-6) == r
     m = topology.n_agents
     assert_completed(everyone(result.W, m), everyone(result.components, m), everyone(result.eigenvalues, m), V, k, r)
 
@@ -168,7 +168,7 @@ def test_separate_agents_complete_the_basis_in_the_same_way(case: str) -> None:
     """All agents find the same rank and complete the basis identically."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
-    result = run_apart(
+    result = run_separately(
         topology,
         from_rows(rows, form="rows"),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(K)),

@@ -29,7 +29,7 @@ ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]
     errors.TopologyError: (("a loop",), {"edge": (1, 1), "suggestions": ("ring:4",)}),
     errors.DisconnectedError: (("two components",), {"components": ((0, 1), (2,)), "file": "links.csv"}),
     errors.NotFiniteError: (("overflow",), {"agent": 2, "index": 3, "phase": "mean"}),
-    errors.DataError: (("row 3 is 'x'",), {"discreet": "row 3 is not a number", "row": 3, "value": "x"}),
+    errors.DataError: (("row 3 is 'x'",), {"redacted": "row 3 is not a number", "row": 3, "value": "x"}),
     errors.Refused: (("it has expired",), {"reason": "expired"}),
     errors.PeerFault: (("south", "is not there"), {"by": "north"}),
     errors.BadArray: (("south", "NaN in its row counts"), {"phase": "counts", "iteration": 0, "agent": 1}),

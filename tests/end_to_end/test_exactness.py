@@ -15,7 +15,7 @@ from deepca._util.typing import Array
 from deepca.consensus.mixers import Mixer
 from deepca.operators import from_rows, split_rows
 from deepca.topology import Topology
-from tests.support.engines import network_of, run_apart
+from tests.support.engines import network_of, run_separately
 from tests.support.helpers import worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -81,7 +81,7 @@ def test_separate_agents_are_exact(seed: int) -> None:
     _, U = answer(stack.mean(axis=0), k)
     W0 = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
     rounds = FastMix(1).rounds_for(topology, 0.05)
-    result = run_apart(
+    result = run_separately(
         topology,
         deepca.operators.from_matrices(stack),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(rounds)),

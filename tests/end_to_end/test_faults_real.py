@@ -54,9 +54,11 @@ def test_a_killed_agent_is_waited_for_and_resumes_from_its_checkpoint(tmp_path: 
         fleet.start(2)
         fleet.wait(LIMIT)
         resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
-        assert repeated_iterations(fleet) <= 2 * 6  # at most one checkpoint interval, plus what the others were ahead
+        assert (
+            repeated_iterations(fleet) <= 2 * 6
+        )  # a checkpoint interval, and the iterations by which others were ahead
 
-    _assert_right(run_fleet(tmp_path / "f", Setup(agents=5, gap=0.8), act, expect_all_finish))
+    _assert_right(run_fleet(tmp_path / "f", Setup(agents=5, eigenvalue_ratio=0.8), act, expect_all_finish))
     assert resumed
     assert max(resumed) > 0
 
@@ -72,7 +74,9 @@ def test_the_majority_continues_without_a_lost_agent(tmp_path: Path) -> None:
         assert verdict.finished == [0, 1, 2, 4]
         assert verdict.members == ("s0", "s1", "s2", "s4")
 
-    _assert_right(run_fleet(tmp_path / "f", Setup(agents=5, on_loss="shrink", patience=2.0, gap=0.8), act, expect))
+    _assert_right(
+        run_fleet(tmp_path / "f", Setup(agents=5, on_loss="shrink", patience=2.0, eigenvalue_ratio=0.8), act, expect)
+    )
 
 
 def test_a_minority_never_gets_a_result(tmp_path: Path) -> None:
@@ -91,7 +95,7 @@ def test_a_minority_never_gets_a_result(tmp_path: Path) -> None:
         assert not (fleet.kit(0) / "model.npz").exists()
         assert verdict.members == ("s2", "s3", "s4")
 
-    setup = Setup(agents=5, on_loss="shrink", patience=2.0, proxied=True, gap=0.8)
+    setup = Setup(agents=5, on_loss="shrink", patience=2.0, proxied=True, eigenvalue_ratio=0.8)
     _assert_right(run_fleet(tmp_path / "f", setup, act, expect))
 
 

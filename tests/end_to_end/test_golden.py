@@ -113,7 +113,7 @@ def test_a_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_pa
     out = tmp_path / "model.npz"
     made = run_cli("fit", *files, *options, *kept, "--out", str(out))
     assert made.exit_code == 0, made.output
-    assert "checkpoint" in made.output  # from where it goes on, or that it begins again
+    assert "checkpoint" in made.output  # which checkpoint the run resumes from, or why it starts over
     assert_same_span(deepca.load(out).components, PCA(2).fit(pooled(golden)).components_, 1e-9)
 
 

@@ -94,6 +94,5 @@ def test_every_public_name_exists_and_is_documented() -> None:
                     assert inspect.getdoc(part), f"{name}.{inner}"
 
 
-def test_version_is_a_release_number() -> None:
-    """The version consists of numbers and dots."""
+def test_the_version_begins_with_a_number() -> None:
     assert deepca.__version__.split(".")[0].isdigit()

@@ -38,8 +38,8 @@ def test_singular_triplets_are_right(name: str) -> None:
     signs = np.sign(Vt[np.arange(5), np.abs(Vt).argmax(axis=1)])
     assert got.status.code == "converged"
     close(got.values, s, rtol=1e-10)
-    close(got.common, Vt.T * signs, atol=1e-10)
-    close(np.concatenate(got.own), U * signs, atol=1e-10)
+    close(got.shared_vectors, Vt.T * signs, atol=1e-10)
+    close(np.concatenate(got.local_vectors), U * signs, atol=1e-10)
     rest = np.sqrt(float(X.multiply(X).sum()) - np.square(s).sum())
     close([got.error, got.best_error], [rest, rest], rtol=1e-10)
 
@@ -55,8 +55,8 @@ def test_triplets_of_partitioned_columns_are_right(name: str) -> None:
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     signs = np.sign(Vt[np.arange(4), np.abs(Vt[:4]).argmax(axis=1)])
     close(got.values, s[:4], rtol=1e-10)
-    close(np.concatenate(got.own), Vt[:4].T * signs, atol=1e-10)
-    close(got.common, U[:, :4] * signs, atol=1e-10)
+    close(np.concatenate(got.local_vectors), Vt[:4].T * signs, atol=1e-10)
+    close(got.shared_vectors, U[:, :4] * signs, atol=1e-10)
 
 
 def difference(name: str) -> Array:

@@ -16,7 +16,7 @@ from deepca import topology
 from deepca._util.typing import Array
 from deepca.data.sources import as_source
 from deepca.decomposition.eigen import eigenpairs
-from deepca.decomposition.fit import Decomposition, fit, model_of
+from deepca.decomposition.fit import Decomposition, build_model, fit
 from deepca.decomposition.settings import Settings
 from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.decomposition.spectral.graphs import graph_eigenvectors, lambda2
@@ -45,7 +45,7 @@ def with_rows(
 ) -> Callable[[AgentNetwork], Decomposition]:
     def work(network: AgentNetwork) -> Decomposition:
         place = network if reliable else unreliable(network)
-        return fit([as_source(rows[network.agent], f"agent {network.agent}")], place, settings).found
+        return fit([as_source(rows[network.agent], f"agent {network.agent}")], place, settings).decomposition
 
     return work
 
@@ -114,7 +114,7 @@ def _written(found: Decomposition) -> bytes:
     assert proof is not None
     result = replace(found.result, certificate=replace(proof, traffic=replace(proof.traffic, **_NOTHING_SENT)))
     common = replace(found, result=result, traffic=replace(found.traffic, **_NOTHING_SENT))
-    return model_of(common, PLACE, Settings(), whiten=False, single=False).to_bytes()
+    return build_model(common, PLACE, Settings(), whiten=False, single_precision=False).to_bytes()
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -254,13 +254,13 @@ def test_agents_agree_on_singular_triplets(partition: Any) -> None:
     U, sigma, Vt = scipy.linalg.svd(whole, full_matrices=False)
     for one in found:
         assert one.status.ok, str(one.status)
-        for field in ("values", "common", "explained_variance"):
+        for field in ("values", "shared_vectors", "explained_variance"):
             assert getattr(one, field).tobytes() == getattr(found[0], field).tobytes(), field
         assert (one.error, one.best_error, one.norm) == (found[0].error, found[0].best_error, found[0].norm)
         assert one.total_variance == found[0].total_variance
     np.testing.assert_allclose(found[0].values, sigma[:4], rtol=1e-12)
     true = Vt[:4] if partition == "rows" else U[:, :4].T
-    assert sine(found[0].common.T, true) <= 1e-9
+    assert sine(found[0].shared_vectors.T, true) <= 1e-9
 
 
 def test_agents_agree_on_graph_eigenvectors_and_clusters() -> None:

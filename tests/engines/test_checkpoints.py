@@ -28,7 +28,7 @@ from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
 from deepca.engines import checkpoint_format
 from deepca.engines.checkpoint_format import Checkpoint, CheckpointInfo
-from deepca.engines.checkpoints import Checkpoints
+from deepca.engines.checkpoints import CheckpointFolder
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.compression import Copies
 from deepca.operators import as_operator
@@ -113,8 +113,8 @@ class Folder:
         self.path = path
         self.warnings: list[str] = []
 
-    def open(self, run: bytes = RUN, data: bytes = DATA) -> Checkpoints:
-        return Checkpoints(self.path, run, data, warn=self.warnings.append)
+    def open(self, run: bytes = RUN, data: bytes = DATA) -> CheckpointFolder:
+        return CheckpointFolder(self.path, run, data, warn=self.warnings.append)
 
     def files(self) -> list[Path]:
         return sorted(self.path.iterdir())
@@ -126,7 +126,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def again(folder: Folder, state: State) -> State:
-    """Return the state after writing it to the disk and loading it in a new Checkpoints."""
+    """Return the state after writing it to the disk and loading it with a new CheckpointFolder."""
     checkpoint = made_of(state)
     assert folder.open().write(checkpoint)
     found = folder.open().load(checkpoint.key)
@@ -270,7 +270,7 @@ def test_resuming_from_a_file_equals_resuming_from_the_state(folder: Folder, nam
 # ------------------------------------------------------------------------------------------------------ files to keep
 
 
-def iterations(found: Checkpoints) -> list[int]:
+def iterations(found: CheckpointFolder) -> list[int]:
     return [one.iteration for one in found.kept()]
 
 
@@ -337,7 +337,7 @@ def test_foreign_checkpoints_are_left_alone_with_one_warning(folder: Folder, wha
         assert found.write(made_of(small(t)))
     assert set(before) < set(folder.files())
     assert iterations(folder.open(**foreign)) == [10, 20]
-    with pytest.raises(ValueError, match="another run"):
+    with pytest.raises(ValueError, match="different run"):
         found.write(made_of(small(4), **foreign))
 
 
@@ -505,7 +505,7 @@ def test_missing_and_unknown_checkpoints_are_reported(folder: Folder) -> None:
 # ----------------------------------------------------------------------------------------------- full or missing disk
 
 
-def check_continues_in_memory(folder: Folder, found: Checkpoints, on_disk: list[int]) -> None:
+def check_continues_in_memory(folder: Folder, found: CheckpointFolder, on_disk: list[int]) -> None:
     """Assert that new checkpoints are kept in memory, since none can be written, and that existing files stay."""
     told = len(folder.warnings)
     for t in (30, 40, 50):
@@ -521,7 +521,7 @@ def check_continues_in_memory(folder: Folder, found: Checkpoints, on_disk: list[
         assert len(folder.files()) == len(on_disk)  # no partial file is left
 
 
-def check_recovers(folder: Folder, found: Checkpoints) -> None:
+def check_recovers(folder: Folder, found: CheckpointFolder) -> None:
     """Assert that checkpoints kept in memory are written once the disk works again."""
     assert found.write(made_of(small(60)))
     assert iterations(found) == iterations(folder.open()) == [50, 60]

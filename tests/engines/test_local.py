@@ -21,7 +21,7 @@ from deepca._util import machine
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.fit import fit
 from deepca.decomposition.settings import Settings
-from deepca.engines.local import ENGINES, Engine, engine_of
+from deepca.engines.local import ENGINES, Engine, create_engine
 from deepca.engines.mpi.job import MpiEngine
 from deepca.engines.mpi.network import MpiNetwork
 from deepca.engines.mpi.watchdog import Watchdog
@@ -56,14 +56,14 @@ def sources(rows: Sequence[Any] = DATA, columns: tuple[str, ...] | None = None) 
 
 def test_engines_are_created_by_name() -> None:
     assert ENGINES == ("simulator", "mpi")
-    assert type(engine_of("simulator")) is Engine
-    mpi = engine_of("mpi", allreduce=True, timeout=None)
+    assert type(create_engine("simulator")) is Engine
+    mpi = create_engine("mpi", allreduce=True, timeout=None)
     assert isinstance(mpi, MpiEngine)
     assert (mpi.name, mpi.rank, mpi.ranks, mpi.is_root) == ("mpi", 0, 1, True)
     with raises(ParameterError, parameter="engine", value="MPI"):
-        engine_of("MPI")
+        create_engine("MPI")
     with raises(InvalidInput, parameter="allreduce", value=True):
-        engine_of("simulator", allreduce=True)
+        create_engine("simulator", allreduce=True)
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
@@ -71,8 +71,8 @@ def test_processes_that_mpi_does_not_connect_are_rejected(monkeypatch: pytest.Mo
     """With the launcher of one MPI and the library of another, every process would run alone."""
     monkeypatch.setenv(variable, "4")
     assert machine.launched_ranks() == 4
-    with pytest.raises(NetworkError, match="4 processes were started, but MPI sees each of them alone"):
-        engine_of("mpi")
+    with pytest.raises(NetworkError, match="4 processes"):
+        create_engine("mpi")
     monkeypatch.setenv(variable, "many")
     assert machine.launched_ranks() == 1
 
@@ -85,7 +85,7 @@ def test_only_the_mpi_engine_needs_mpi4py() -> None:
         from deepca.errors import MissingExtraError
         for again in range(2):
             try:
-                deepca.engines.local.engine_of("mpi")
+                deepca.engines.local.create_engine("mpi")
             except MissingExtraError as error:
                 assert isinstance(error, ImportError)
                 print(error)
@@ -108,14 +108,14 @@ def test_only_the_mpi_engine_needs_mpi4py() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_single_rank_exchanges_only_with_itself(name: str) -> None:
-    engine = engine_of(name)
+    engine = create_engine(name)
     assert engine.gather_texts("é∞ ") == ["é∞ "]
     assert engine.gather_texts("") == [""]
     assert engine.gather_counts(7) == (7,)
-    assert engine.shares(5) == (5,)
+    assert engine.agents_per_rank(5) == (5,)
     own = Traffic(3, 1, 10, 800, 16, 4)
     assert engine.total_traffic(own) == own
-    found = engine.common_columns(sources(columns=NAMES))
+    found = engine.align_columns(sources(columns=NAMES))
     assert [source.columns for source in found] == [NAMES] * 4
     for error in (DataError("no"), OSError("no"), ZeroDivisionError("no"), KeyboardInterrupt("no")):
         with pytest.raises(type(error)) as caught, engine.guard(), engine.raise_on_all_ranks():
@@ -129,12 +129,12 @@ def test_a_single_rank_exchanges_only_with_itself(name: str) -> None:
 @pytest.mark.parametrize("algorithm", ["krylov", "deepca", "accelerated", "covariance"])
 def test_one_mpi_rank_matches_the_simulator(algorithm: str, allreduce: bool) -> None:
     topology, settings = deepca.topology.ring(4), Settings(n_components=3, algorithm=algorithm)
-    engine = engine_of("mpi", allreduce=allreduce)
+    engine = create_engine("mpi", allreduce=allreduce)
     network = engine.network(topology)
     assert isinstance(network, MpiNetwork)
     assert network.collective == allreduce
-    found = fit(sources(), network, settings, engine=engine).found
-    alone = fit(sources(), SimulatedNetwork(topology), settings).found
+    found = fit(sources(), network, settings, engine=engine).decomposition
+    alone = fit(sources(), SimulatedNetwork(topology), settings).decomposition
     engine.close(network)
     np.testing.assert_allclose(found.components, alone.components, atol=1e-9)
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA))
@@ -144,10 +144,10 @@ def test_one_mpi_rank_matches_the_simulator(algorithm: str, allreduce: bool) -> 
 
 
 def test_shares_must_match_the_network() -> None:
-    engine, ring = engine_of("mpi"), deepca.topology.ring(4)
-    with raises(TopologyError, parameter="shares", value=(3,)):
+    engine, ring = create_engine("mpi"), deepca.topology.ring(4)
+    with raises(TopologyError, parameter="agents_per_rank", value=(3,)):
         engine.network(ring, [3])
-    with raises(TopologyError, parameter="shares", value=(2, 2)):
+    with raises(TopologyError, parameter="agents_per_rank", value=(2, 2)):
         engine.network(ring, [2, 2])
     assert isinstance(engine.network(ring, [4]), MpiNetwork)
     simulator = Engine()
@@ -161,7 +161,7 @@ def test_shares_must_match_the_network() -> None:
 
 @pytest.mark.parametrize(("agents", "ranks", "shares"), [(3, 3, [1, 1, 1]), (8, 3, [2, 3, 3]), (7, 2, [3, 4])])
 def test_shares_are_as_even_as_possible(agents: int, ranks: int, shares: list[int]) -> None:
-    for found in run_ranks(ranks, lambda engine: engine.shares(agents)):
+    for found in run_ranks(ranks, lambda engine: engine.agents_per_rank(agents)):
         assert not isinstance(found, Exception)
         assert sorted(found) == shares
         assert sum(found) == agents
@@ -169,7 +169,7 @@ def test_shares_are_as_even_as_possible(agents: int, ranks: int, shares: list[in
 
 @pytest.mark.parametrize("agents", [1, 2])
 def test_fewer_agents_than_ranks_are_rejected(agents: int) -> None:
-    for error in run_ranks(3, lambda engine: engine.shares(agents)):
+    for error in run_ranks(3, lambda engine: engine.agents_per_rank(agents)):
         assert type(error) is TopologyError
         assert (error.parameter, error.value) == ("n_agents", agents)
         assert f"mpiexec -n {agents}" in str(error)
@@ -245,7 +245,7 @@ def test_columns_are_put_in_the_order_of_rank_0() -> None:
         named = [ArraySource(DATA[engine.rank][:, order], f"agent {engine.rank}", tuple(NAMES[i] for i in order))]
         return [
             (source.columns, np.concatenate([np.asarray(b) for b in source.blocks()]))
-            for source in engine.common_columns(named)
+            for source in engine.align_columns(named)
         ]
 
     for rank, found in enumerate(run_ranks(3, of_rank)):
@@ -259,7 +259,7 @@ def test_differing_columns_are_named_on_all_ranks() -> None:
     def check(*given: tuple[Any, tuple[str, ...] | None]) -> str:
         found = run_ranks(
             len(given),
-            lambda engine: engine.common_columns(
+            lambda engine: engine.align_columns(
                 [ArraySource(given[engine.rank][0], f"agent {engine.rank}", given[engine.rank][1])]
             ),
         )
@@ -376,7 +376,7 @@ def test_a_timeout_must_be_positive(timeout: float) -> None:
     with raises(ParameterError, parameter="timeout"):
         Watchdog(timeout, 0, str)
     with raises(ParameterError, parameter="timeout"):
-        engine_of("mpi", timeout=timeout).network(deepca.topology.ring(3))
+        create_engine("mpi", timeout=timeout).network(deepca.topology.ring(3))
 
 
 # ------------------------------------------------------------------------------------------------------------- progress
@@ -384,7 +384,7 @@ def test_a_timeout_must_be_positive(timeout: float) -> None:
 
 def run_with(lines: ProgressLines, settings: Settings, recorder: Recorder | None = None) -> Any:
     observers: list[Observer] = [lines] if recorder is None else [recorder, lines]
-    return fit(sources(), SimulatedNetwork(deepca.topology.ring(4)), settings, observers=observers).found
+    return fit(sources(), SimulatedNetwork(deepca.topology.ring(4)), settings, observers=observers).decomposition
 
 
 def test_a_short_run_logs_its_start_and_end() -> None:

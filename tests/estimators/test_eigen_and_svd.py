@@ -77,8 +77,8 @@ def test_fit_transform_clone_and_pipelines_work() -> None:
     close(scaled, plain, atol=1e-9)
 
 
-def test_left_vectors_are_local_with_partitioned_rows_and_common_with_partitioned_columns() -> None:
-    """With partitioned rows an agent has the left vectors of its rows only; with partitioned columns all have all."""
+def test_left_vectors_are_local_with_partitioned_rows_and_shared_with_partitioned_columns() -> None:
+    """With partitioned rows, an agent has the left vectors of its rows only; with partitioned columns, those of all."""
     X = load_wine().data
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     rows = DecentralizedSVD(2, topology="ring").fit_agents([X[:30], X[30:120], X[120:]])
@@ -159,7 +159,7 @@ def test_the_svd_rejects_bad_input() -> None:
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
 def test_eigenpairs_equal_those_of_arpack_and_lapack(which: Any) -> None:
-    """They are compared for a list of matrices and ``of="sum"``."""
+    """The agents' matrices may be a list, and their sum may be requested instead of the mean."""
     stack = agents_with(INDEFINITE)
     found = DecentralizedEigen(3, which=which, of="sum", topology="ring", tol=1e-11).fit(list(stack))
     values, vectors = pooled(stack, 3, which)
@@ -196,7 +196,7 @@ def test_the_eigenpairs_estimator_rejects_bad_input() -> None:
         DecentralizedEigen(1).fit(A)
     with raises(DataError, parameter="operators", value=(4, 4)):
         DecentralizedEigen(1).fit(aslinearoperator(A))
-    with raises(InvalidInput, parameter="operators", value=()):
+    with raises(DataError, parameter="operators", value=()):
         DecentralizedEigen(1).fit([])
     with pytest.raises(DataError) as unequal:
         DecentralizedEigen(1).fit([A, A[:3, :3]])

@@ -59,7 +59,7 @@ def assert_pooled(ours: DecentralizedPCA, X: Array, k: int) -> None:
     assert ours.result_.status.code == "converged"
 
 
-# ---------------------------------------------------------------------------------------------------- what it answers
+# -------------------------------------------------------------------------------------------------------------- results
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "accelerated", "deepca"])
@@ -91,7 +91,7 @@ def test_forgetting_equals_weighting(forgetting: float) -> None:
     close(pca.noise_variance_, at_once.noise_variance_, rtol=1e-9)
 
 
-def test_rows_may_have_weights_of_their_own() -> None:
+def test_rows_may_have_weights() -> None:
     X, own = digits()[:600], np.random.default_rng(0).integers(0, 4, 600).astype(np.float64)
     labels = np.arange(600) % 5
     pca = DecentralizedPCA(3, forgetting=0.8, tol=1e-11)
@@ -160,7 +160,7 @@ def test_rows_that_drift_away_from_zero_lose_no_digits(step: float) -> None:
     close(pca.explained_variance_, values[::-1][:2], rtol=1e-8)
 
 
-# --------------------------------------------------------------------------------------------------- who has what when
+# ------------------------------------------------------------------------------------- agents with and without new rows
 
 
 def test_agents_may_have_no_new_rows() -> None:
@@ -213,7 +213,7 @@ def test_named_columns_are_reordered() -> None:
 
 
 def test_fit_starts_over_and_partial_fit_extends_it() -> None:
-    """So does scikit-learn's IncrementalPCA."""
+    """scikit-learn's IncrementalPCA behaves in the same way."""
     X = digits()
     pca = DecentralizedPCA(3, n_agents=3, tol=1e-11).fit(X[:700])
     theirs = IncrementalPCA(3).fit(X[:700]).partial_fit(X[700:])

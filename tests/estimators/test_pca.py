@@ -184,7 +184,7 @@ def test_the_probabilistic_model_of_all_components_has_no_noise() -> None:
     close(ours.score(X), theirs.score(X), rtol=1e-7)
 
 
-# ---------------------------------------------------------------------------------------------- parity, made-up data
+# ----------------------------------------------------------------------------------------------- parity, synthetic data
 
 SPECTRA: dict[str, Array] = {
     "geometric": 3.0 * 0.6 ** np.arange(8.0),
@@ -238,7 +238,7 @@ def test_every_network_gives_the_pooled_pca(algorithm: str, topology: str, m: in
 
 @pytest.mark.parametrize("shape", [(20, 6), (6, 20), (6, 6), (7, 6), (2, 3), (3, 2), (50, 1)])
 def test_none_gives_the_largest_number_of_components(shape: tuple[int, int]) -> None:
-    """That is min(n, d), although centred rows may have one direction less."""
+    """``n_components=None`` gives min(n, d), although the rank of centred rows is at most n − 1."""
     X = np.random.default_rng(0).standard_normal(shape) * np.linspace(3.0, 1.0, shape[1])
     ours = DecentralizedPCA().fit(X)
     theirs = PCA(svd_solver="full").fit(X)
@@ -264,7 +264,7 @@ def test_csr_rows_lose_no_digits(mean: float) -> None:
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
 def test_sparse_rows_give_the_pooled_pca(kind: Callable[[Array], Any]) -> None:
-    """All sparse formats are accepted."""
+    """All sparse formats of scipy are accepted."""
     rng = np.random.default_rng(0)
     X = np.where(rng.random((80, 12)) < 0.2, rng.standard_normal((80, 12)), 0.0) * np.linspace(3.0, 1.0, 12)
     ours = DecentralizedPCA(3).fit(kind(X))
@@ -285,7 +285,7 @@ def test_duplicate_entries_of_csr_rows_are_summed() -> None:
     close(deviations(scaled), dense.std(axis=0), rtol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------- centring, scaling, shares
+# ---------------------------------------------------------------------------- centring, scaling, shares of the variance
 
 
 @pytest.mark.parametrize("name", ["wine", "breast cancer"])
@@ -317,11 +317,11 @@ def test_scaling_equals_a_standard_scaler_before_pca(kind: Callable[[Array], Any
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 def test_without_centring_the_result_is_an_svd(form: Form, kind: Callable[[Array], Any]) -> None:
-    """It is the singular value decomposition of the uncentred rows."""
+    """The components are the right singular vectors of the uncentred rows."""
     X = rows(40, 7, 0.5 ** np.arange(7.0), 0, offset=0.3)
     _, sigma, Vt = np.linalg.svd(X, full_matrices=False)
     sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(X, 4))]
-    found = fit(sources, SimulatedNetwork(deepca.topology.ring(4)), Settings(3, center=False, form=form)).found
+    found = fit(sources, SimulatedNetwork(deepca.topology.ring(4)), Settings(3, center=False, form=form)).decomposition
     signs = np.sign(np.take_along_axis(Vt, np.abs(Vt).argmax(axis=1)[:, None], axis=1))
     close(found.components, (Vt * signs)[:3], atol=1e-9)
     close(found.variances, sigma[:3] ** 2 / 39.0, rtol=1e-10)
@@ -347,7 +347,7 @@ def test_columns_can_be_scaled_without_centring() -> None:
 
 @pytest.mark.parametrize("name", ["digits", "breast cancer", "wine", "made up", "wider than long"])
 def test_a_share_of_the_variance_gives_the_same_number_of_components(name: str) -> None:
-    """The number is that of scikit-learn for the same share."""
+    """scikit-learn selects the same number of components for the same share."""
     made_up = {
         "made up": rows(80, 30, 0.9 ** np.arange(30.0), 0),
         "wider than long": rows(30, 60, 0.9 ** np.arange(29.0), 1),
@@ -365,7 +365,7 @@ def test_a_share_of_the_variance_gives_the_same_number_of_components(name: str) 
 
 
 def test_a_share_of_the_variance_refers_to_scaled_columns() -> None:
-    """It is a share of the variance after scaling."""
+    """The share refers to the variance after scaling."""
     X = dataset("wine")
     for share in (0.3, 0.6, 0.9):
         theirs = make_pipeline(StandardScaler(), PCA(share, svd_solver="full")).fit(X)
@@ -374,7 +374,7 @@ def test_a_share_of_the_variance_refers_to_scaled_columns() -> None:
 
 @pytest.mark.parametrize("k", [np.int64(2), np.int32(2), np.uint8(2), np.float64(0.9), np.float32(0.9), 2, 0.9])
 def test_numpy_integers_and_floats_are_accepted(k: Any) -> None:
-    """They are treated like Python's numbers."""
+    """They give the same result as Python's numbers."""
     X = dataset("wine")
     ours = DecentralizedPCA(k).fit(X)
     assert ours.n_components_ == (2 if k > 1 else PCA(0.9, svd_solver="full").fit(X).n_components_)
@@ -426,7 +426,7 @@ def test_mixed_precision_gives_float64() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float16, bool])
 def test_other_numbers_become_float64(dtype: type) -> None:
-    """Integers therefore cannot overflow."""
+    """Sums of integers cannot overflow then."""
     X: npt.NDArray[Any] = np.random.default_rng(0).integers(0, 100, (40, 4)).astype(dtype)
     ours = DecentralizedPCA(2, n_agents=4).fit(X)
     assert ours.components_.dtype == np.float64
@@ -448,7 +448,7 @@ def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: C
 
     def run(Y: Array) -> Any:
         sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(Y, 6))]
-        return fit(sources, network, Settings(4, scale=scale, form=form)).found
+        return fit(sources, network, Settings(4, scale=scale, form=form)).decomposition
 
     here, there = run(X), run(moved)
     close(there.components, here.components, atol=1e-9)
@@ -468,7 +468,7 @@ def test_offsets_may_differ_between_agents() -> None:
     assert_pooled(ours, X, 3)
 
 
-# ----------------------------------------------------------------------------------------------------- who holds what
+# --------------------------------------------------------------------------------------------------- allocation of rows
 
 
 def test_labels_assign_rows_to_agents() -> None:
@@ -495,7 +495,7 @@ def test_labels_assign_sparse_rows() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_numbers_of_rows_may_differ_widely_between_agents(algorithm: str) -> None:
-    """Here the agents have one, three and five thousand rows."""
+    """The agents have one, three and five thousand rows."""
     X = rows(5004, 6, 0.6 ** np.arange(6.0), 0, offset=1.0)
     X[:4] += 3.0
     ours = DecentralizedPCA(2, topology="path", algorithm=algorithm).fit_agents([X[:1], X[1:4], X[4:]])
@@ -510,7 +510,7 @@ def test_a_single_agent_sends_nothing() -> None:
 
 
 def test_agents_may_have_rows_of_different_types(tmp_path: Path) -> None:
-    """They may be dense, float32, CSR, memory-mapped, from a generator or function, in a list or in a file."""
+    """Rows may be dense, float32, CSR, memory-mapped, from a generator or function, in a list or in a file."""
     X = np.round(rows(200, 7, 0.6 ** np.arange(7.0), 0, offset=1.0) * 256.0) / 256.0  # exact in float32
     np.save(tmp_path / "map.npy", X[60:90])
     np.save(tmp_path / "file.npy", X[170:])
@@ -529,7 +529,7 @@ def test_agents_may_have_rows_of_different_types(tmp_path: Path) -> None:
     assert_pooled(DecentralizedPCA(3, topology="star").fit_agents(iter(parts)), X, 3)
     parts[4] = lambda: in_blocks(X[90:120], 11)
     sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
-    found = fit(sources, SimulatedNetwork(deepca.topology.ring(8)), Settings(3, form="rows")).found
+    found = fit(sources, SimulatedNetwork(deepca.topology.ring(8)), Settings(3, form="rows")).decomposition
     theirs = PCA(3, svd_solver="full").fit(X)
     close(found.components, theirs.components_, atol=1e-9)
     close(found.variances, theirs.explained_variance_, rtol=1e-9)
@@ -570,7 +570,7 @@ def test_an_agent_may_have_dense_and_sparse_blocks() -> None:
     for form in ("covariance", "rows"):
         mixed = as_source(lambda: iter([X[20:40], sparse.csr_array(X[40:])]), "agent 1")
         sources = [as_source(X[:20], "agent 0"), mixed]
-        found = fit(sources, SimulatedNetwork(deepca.topology.path(2)), Settings(2, form=form)).found
+        found = fit(sources, SimulatedNetwork(deepca.topology.path(2)), Settings(2, form=form)).decomposition
         close(found.components, theirs.components_, atol=1e-9)
 
 
@@ -597,7 +597,7 @@ def test_the_name_of_a_network_may_set_the_number_of_agents() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("m", [1, 4, 9, 13])
 def test_integer_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None:
-    """They also count as rows, and weight zero removes a row."""
+    """A row of weight 2 counts as two rows, and weight zero removes a row."""
     X = rows(39, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     for seed in range(4):
         w = np.random.default_rng(seed).integers(0, 6, 39)
@@ -623,7 +623,7 @@ def test_fractional_weights_give_the_weighted_covariance(form: Form, scale: bool
         sources = [as_source(kind(X[part]), f"agent {j}") for j, part in enumerate(parts)]
         network = SimulatedNetwork(deepca.topology.path(3))
         settings = Settings(2, form=form, scale=scale)
-        found = fit(sources, network, settings, weights=[w[part] for part in parts]).found
+        found = fit(sources, network, settings, weights=[w[part] for part in parts]).decomposition
         mean = w @ X / w.sum()
         Y = X - mean
         if scale:
@@ -686,7 +686,7 @@ def test_an_agent_may_have_only_rows_of_weight_zero(form: Form) -> None:
         parts = [kind(X[:20]), kind(X[20:40]), kind(X[40:])]
         sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
         network = SimulatedNetwork(deepca.topology.path(3))
-        found = fit(sources, network, Settings(2, form=form), weights=weights).found
+        found = fit(sources, network, Settings(2, form=form), weights=weights).decomposition
         close(found.components, theirs.components_, atol=1e-9)
         close(found.variances, theirs.explained_variance_, rtol=1e-10)
     ours = DecentralizedPCA(2).fit(X, agents=np.repeat([0, 1, 2], 20), sample_weight=np.concatenate(weights))
@@ -695,7 +695,7 @@ def test_an_agent_may_have_only_rows_of_weight_zero(form: Form) -> None:
 
 
 def test_weights_can_be_passed_through_a_pipeline() -> None:
-    """They are passed with the name of the step, as usual in scikit-learn."""
+    """Weights are passed with the name of the step, as usual in scikit-learn."""
     X = dataset("wine")
     w = np.random.default_rng(0).integers(1, 4, len(X))
     fitted = Pipeline([("pca", DecentralizedPCA(2))]).fit(X, pca__sample_weight=w)
@@ -708,7 +708,7 @@ def test_weights_can_be_passed_through_a_pipeline() -> None:
 
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 def test_whitened_scores_equal_those_of_scikit_learn(scale: bool) -> None:
-    """They have variance one and can be transformed back."""
+    """The scores have variance one and can be transformed back."""
     X = dataset("wine")
     ours = DecentralizedPCA(3, whiten=True, scale=scale).fit(X)
     steps = [StandardScaler()] if scale else []
@@ -757,7 +757,7 @@ def test_conversion_gives_a_pca_of_scikit_learn(dtype: type, whiten: bool) -> No
 
 
 def test_conversion_keeps_column_names() -> None:
-    """They are kept in the PCA and in the pipeline."""
+    """Both the PCA and the pipeline have them."""
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)])
     plain = DecentralizedPCA(2).fit(X)
@@ -767,7 +767,7 @@ def test_conversion_keeps_column_names() -> None:
     close(scaled.to_sklearn_pipeline().transform(X), scaled.transform(X), atol=1e-9)
 
 
-# ----------------------------------------------------------------------------------------- a citizen of scikit-learn
+# ------------------------------------------------------------------------------------------ conventions of scikit-learn
 
 
 def test_a_grid_search_over_a_pipeline_finds_the_same_k() -> None:
@@ -866,7 +866,7 @@ def test_parameters_are_stored_unchanged_and_cloned() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"topology": deepca.topology.ring(5)}, {"scale": True, "warm_start": True}])
 def test_estimators_can_be_pickled(settings: dict[str, Any]) -> None:
-    """Fitted and unfitted ones can be pickled, and fitted again."""
+    """Fitted and unfitted estimators can be pickled, and fitted again."""
     X = dataset("wine")
     pickle.loads(pickle.dumps(DecentralizedPCA(2, **settings)))
     ours = DecentralizedPCA(2, **settings).fit(X)
@@ -889,7 +889,7 @@ def test_methods_raise_before_fit(method: str) -> None:
 
 
 def test_input_is_not_modified() -> None:
-    """Therefore read-only arrays are accepted."""
+    """Read-only arrays are accepted, too."""
     X = rows(50, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     kept = X.copy()
     X.flags.writeable = False
@@ -899,7 +899,7 @@ def test_input_is_not_modified() -> None:
     np.testing.assert_array_equal(X, kept)
 
 
-# -------------------------------------------------------------------------------------------------- the run itself
+# -------------------------------------------------------------------------------------- accuracy, warnings and progress
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
@@ -921,7 +921,7 @@ def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
 @pytest.mark.parametrize("tol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> None:
-    """Its bound holds for the angle computed by scipy, and it covers all agents and rows."""
+    """The bound holds for the angle computed by scipy, and the certificate covers all agents and rows."""
     X = rows(120, 10, 0.7 ** np.arange(10.0), 0, offset=3.0)
     ours = DecentralizedPCA(3, algorithm=algorithm, tol=tol, n_agents=6).fit(X)
     proof = ours.result_.certificate
@@ -987,7 +987,7 @@ def test_a_missing_gap_after_k_warns() -> None:
 
 
 def test_the_warning_points_at_the_callers_line() -> None:
-    """Otherwise it would point into the library."""
+    """Its file is this one, not a module of the library."""
     X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
     with pytest.warns(ConvergenceWarning) as heard:
         DecentralizedPCA(2, algorithm="deepca", max_iter=3).fit(X)
@@ -1020,7 +1020,7 @@ def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_a_warm_start_on_the_same_rows_takes_fewer_iterations(algorithm: str) -> None:
-    """A random start takes more."""
+    """The same search from a random start takes more iterations."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, 0.8 ** np.arange(30.0), seed)
@@ -1034,7 +1034,7 @@ def test_a_warm_start_on_the_same_rows_takes_fewer_iterations(algorithm: str) ->
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_a_warm_start_with_more_components_takes_fewer_iterations(algorithm: str) -> None:
-    """A random start takes more, and gives the same result."""
+    """The same search from a random start takes more iterations, and gives the same result."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, np.array([10.0, 9.0, 8.0, 7.0, 6.0, 5.0, *(0.9 ** np.arange(24.0))]), seed)
@@ -1103,7 +1103,7 @@ def test_sparse_rows_never_become_dense(monkeypatch: pytest.MonkeyPatch) -> None
     [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14)],
 )
 def test_the_default_number_of_agents_is_at_least_the_number_of_ranks(name: str, ranks: int, agents: int) -> None:
-    """It is the number of ranks if that exceeds ten, or the next number for which the network exists."""
+    """With more than ten ranks, the default is their number, or the next number for which the network exists."""
     assert default_topology(name, most=500, seed=0, ranks=ranks).n_agents == agents
 
 

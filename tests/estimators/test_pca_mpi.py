@@ -62,7 +62,7 @@ def pca(k: int | float = 3, **more: Any) -> DecentralizedPCA:
     return DecentralizedPCA(k, engine="mpi", **more)
 
 
-# ------------------------------------------------------------------------------------------------- what a rank does
+# ----------------------------------------------------------------------------------------------------- work of one rank
 
 
 def fit_kinds(rank: int, folder: Path) -> DecentralizedPCA:
@@ -145,10 +145,10 @@ def unproven(rank: int) -> DecentralizedPCA:
 def failing(rank: int) -> Iterator[Array]:
     yield DATA[rank]
     if rank == 1:
-        raise OSError("the tape has torn")
+        raise OSError("the tape is torn")
 
 
-def spoilt(rank: int) -> Array:
+def with_nan(rank: int) -> Array:
     X = EVERY.copy()
     X[7, 2] = np.nan if rank == 1 else 0.0
     return X
@@ -186,7 +186,7 @@ ERRORS: dict[str, tuple[Callable[[int], object], str, int | None, dict[str, Any]
         {"parameter": "sample_weight", "agent": 2, "value": "(2,)"},
     ),
     "reading": (lambda rank: pca().fit_agents([lambda: failing(rank)]), "OSError", 1, {}),
-    "one value": (lambda rank: pca().fit(spoilt(rank)), "DataError", 1, {"agent": None, "row": 7, "column": 2}),
+    "one value": (lambda rank: pca().fit(with_nan(rank)), "DataError", 1, {"agent": None, "row": 7, "column": 2}),
     "rows of its own": (
         lambda rank: pca().fit(np.concatenate(own(rank))),
         "DataError",
@@ -276,7 +276,7 @@ def be_a_rank(folder: Path) -> None:
             (folder / f"{name}.{rank}.json").write_text(json.dumps(said, default=repr), encoding="utf-8")
 
 
-# --------------------------------------------------------------------------------------------------------- the tests
+# ---------------------------------------------------------------------------------------------------------------- tests
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_every_rank_may_have_several_agents(job: tuple[Path, Job]) -> None:
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", ["frames", "one frame"])
 def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -> None:
-    """It is the order of rank 0's first agent; scores of the rows of other ranks are right nevertheless."""
+    """The order is that of rank 0's first agent; scores of the rows of other ranks are right nevertheless."""
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA[:3]))
     for rank, here in enumerate(of_ranks(job, name)):
         texts = json.loads(str(here["texts"]))
@@ -356,7 +356,7 @@ def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(ERRORS))
 def test_all_ranks_raise(job: tuple[Path, Job], name: str) -> None:
-    """They raise the same error, so that a script can handle it."""
+    """All ranks raise the same error, so that a script can handle it."""
     folder, done = job
     files = [folder / f"{name}.{rank}.json" for rank in range(RANKS)]
     assert all(file.exists() for file in files), done.said
@@ -383,7 +383,7 @@ def test_the_job_succeeds_and_removes_its_checkpoints(job: tuple[Path, Job]) -> 
 
 @pytest.mark.parametrize("allreduce", [False, True])
 def test_a_single_rank_gives_the_pooled_pca(allreduce: bool) -> None:
-    """So a script can be tested without mpiexec."""
+    """A script for several ranks can be tested without mpiexec."""
     want = PCA(3, svd_solver="full").fit(EVERY)
     for model in (
         pca(allreduce=allreduce).fit_agents(DATA),
@@ -395,9 +395,9 @@ def test_a_single_rank_gives_the_pooled_pca(allreduce: bool) -> None:
         np.testing.assert_allclose(model.explained_variance_, want.explained_variance_, rtol=1e-8)
 
 
-def test_a_single_rank_raises_its_own_errors() -> None:
+def test_a_single_rank_raises_the_error_itself() -> None:
     with raises(DataError, agent=None, row=7, column=2):
-        pca().fit(spoilt(1))
+        pca().fit(with_nan(1))
     with pytest.raises(ZeroDivisionError):
         pca().fit_agents([lambda: (DATA[0] / 1 if i else [[1 // 0]] for i in range(2))])
     with pytest.warns(ConvergenceWarning):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deepca.algorithms.partitioned_rows import FilteredSubspaceIteration
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.block_rows import BlockRows
-from deepca.decomposition.spectral.blocks import Matrix
+from deepca.decomposition.spectral.blocks import GraphMatrix
 from deepca.errors import GapError
 from deepca.network.trees import SpanningTree
 from deepca.topology import Topology
@@ -46,7 +46,7 @@ def test_the_gossip_spectrum_of_any_graph_is_right_and_proven(place: Topology) -
 
 @given(cases(), st.sampled_from(["laplacian", "normalized"]), st.integers(1, 4))
 @quick(60)
-def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: Matrix, k: int) -> None:
+def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: GraphMatrix, k: int) -> None:
     """Eigenvectors are orthonormal over the network, and the known one comes first."""
     k = min(k, case.size)
     values, vectors = pooled(case.W, matrix, "smallest")
@@ -93,7 +93,7 @@ def test_eigenvectors_do_not_depend_on_the_partition_and_the_numbering_of_agents
 @given(cases(), st.integers(0, 20))
 @quick(25)
 def test_the_bound_on_the_remaining_eigenvalues_holds(case: Shared, seed: int) -> None:
-    """It also holds for columns that are not eigenvectors yet."""
+    """The bound also holds for columns that are not eigenvectors yet."""
     network = network_of(case.topology)
     rows = BlockRows(case.local(network), network, "laplacian", negated=False)
     method = FilteredSubspaceIteration(rows, SpanningTree.grow(network), 1, seed=seed)

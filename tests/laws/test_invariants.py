@@ -129,7 +129,7 @@ def test_scaling_the_data_changes_neither_the_answer_nor_the_number_of_iteration
 @given(st.integers(-120, 120), seeds)
 @quick(25)
 def test_scaling_by_a_power_of_two_changes_no_bit(power: int, seed: int) -> None:
-    """So no step compares a number with an absolute threshold."""
+    """Any comparison with an absolute threshold would be noticed."""
     seed %= 10**6
     stack = spectrum_problem(5, 7, spectrum(7, 2), seed, heterogeneity=0.8, indefinite=True)
     W0 = random_orthonormal(7, 2, seed=seed)

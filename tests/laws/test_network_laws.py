@@ -93,7 +93,7 @@ def test_with_momentum_the_sum_of_T_is_the_sum_of_A_X(kind: str) -> None:
 
 
 def test_messages_lost_in_one_direction_violate_the_law() -> None:
-    """They violate it by far more than rounding, so the tests above are sensitive."""
+    """The sums then differ by far more than rounding, so the tests above are sensitive."""
     place = time_varying.lossy(topology.ring(8), 0.1, seed=1)
     stack = spectrum_problem(8, 8, spectrum(8, 2), 0, heterogeneity=0.9)
     algorithm = deepca.DeEPCA(stack, random_orthonormal(8, 2, seed=0), network_of(place), Gossip(3))

@@ -15,7 +15,7 @@ from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError, PeerFailed, PeerTimeout
 from deepca.network.agent import AgentNetwork, run_agents
-from deepca.network.arrivals import Part, fault_in
+from deepca.network.arrivals import ExpectedPart, describe_fault
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.operators import from_matrices
@@ -95,7 +95,7 @@ def test_an_overflow_of_sums_blames_the_data() -> None:
         run_agents(path(M), _work(_rows(2e153), Settings(2)), timeout=30.0)
 
 
-PARTS = (Part("row counts", 1, True, True), Part("weights", 1, True), Part("sums", 2))
+PARTS = (ExpectedPart("row counts", 1, True, True), ExpectedPart("weights", 1, True), ExpectedPart("sums", 2))
 
 
 @pytest.mark.parametrize(
@@ -114,23 +114,27 @@ PARTS = (Part("row counts", 1, True, True), Part("weights", 1, True), Part("sums
 )
 def test_counts_must_be_nonnegative_integers(values: tuple[float, ...], unit: float, right: bool) -> None:
     like = np.zeros(4)
-    assert (fault_in(np.array(values), like, PARTS, unit=unit) == "") is right
+    assert (describe_fault(np.array(values), like, PARTS, unit=unit) == "") is right
 
 
 @pytest.mark.parametrize(
     ("values", "right"), [((5.0, 5.0, 0.0), True), ((5.0, 6.0, 0.0), False), ((5.0, 5.0, 1.0), False)]
 )
 def test_repeated_and_zero_parts_are_checked(values: tuple[float, ...], right: bool) -> None:
-    parts = Part("row counts", 1, True, True), Part("weights", 1, True, repeats=True), Part("rest", 1, zero=True)
-    assert (fault_in(np.array(values), np.zeros(3), parts) == "") is right
+    parts = (
+        ExpectedPart("row counts", 1, True, True),
+        ExpectedPart("weights", 1, True, repeats=True),
+        ExpectedPart("rest", 1, zero=True),
+    )
+    assert (describe_fault(np.array(values), np.zeros(3), parts) == "") is right
 
 
 def test_infinities_can_be_allowed_but_nan_cannot() -> None:
     like = np.zeros(2)
-    assert not fault_in(np.array([-np.inf, np.inf]), like, infinities=(-np.inf, np.inf))
-    assert fault_in(np.array([np.nan, 0.0]), like, infinities=(-np.inf, np.inf))
-    assert not fault_in(np.array([-np.inf, 0.0]), like, infinities=(-np.inf,))
-    assert fault_in(np.array([0.0, np.inf]), like, infinities=(-np.inf,))
+    assert not describe_fault(np.array([-np.inf, np.inf]), like, infinities=(-np.inf, np.inf))
+    assert describe_fault(np.array([np.nan, 0.0]), like, infinities=(-np.inf, np.inf))
+    assert not describe_fault(np.array([-np.inf, 0.0]), like, infinities=(-np.inf,))
+    assert describe_fault(np.array([0.0, np.inf]), like, infinities=(-np.inf,))
 
 
 def _agreed(place: int, value: float) -> Callable[[Message], Message]:

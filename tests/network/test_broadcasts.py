@@ -43,7 +43,7 @@ def test_every_agent_receives_the_values_of_the_leader(engine: str, place: Topol
     expected = x[place.center] + 0.0
 
     def work(network: AgentNetwork) -> tuple[Array, int]:
-        assert network.leads == (network.agent == network.leader)
+        assert network.is_leader_local == (network.agent == network.leader)
         found = network.broadcast(x[network.agent])
         return found, network.traffic.messages
 
@@ -334,7 +334,7 @@ def test_a_false_spectrum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     place = topology.ring(6)
 
     def work(network: AgentNetwork) -> None:
-        if network.leads:
+        if network.is_leader_local:
             network.take_spectrum(place.spectrum * 0.9)
         share_spectrum(network)
 

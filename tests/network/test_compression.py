@@ -22,7 +22,7 @@ from deepca.consensus.exact import DimensionExchange, TreeSweep
 from deepca.consensus.mixers import Mixer
 from deepca.errors import BadArray, MixingError, ParameterError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
-from deepca.network.base import Averaging
+from deepca.network.base import MixerNetwork
 from deepca.network.compression import REFRESH_INTERVAL, Code, Copies, Messages, decode, encode, graph_digest
 from deepca.network.transports import Message
 from deepca.operators import from_matrices
@@ -41,7 +41,7 @@ from tests.support.engines import (
     over_mpi,
     payload,
     ranks_of,
-    run_apart,
+    run_separately,
     total,
 )
 from tests.support.errors import raises
@@ -181,8 +181,8 @@ def test_depca_stalls_at_the_same_level_as_with_float64(code: Code) -> None:
     assert errors[1] <= 1.5 * errors[0]
 
 
-def test_float64_messages_are_not_coded() -> None:
-    """By default there are no codes and no copies."""
+def test_float64_messages_are_not_compressed() -> None:
+    """By default messages are not compressed, and no copies are kept."""
     network = network_of(PLACE)
     mixed, copies = FastMix(4).mix(network, STACK[mine(M)], None)
     assert copies is None
@@ -241,7 +241,7 @@ def test_a_round_gives_the_same_bits_on_every_engine(graph: str, code: Code) -> 
 
 
 @pytest.mark.threads(reason="the messages of AgentNetwork")
-def test_messages_have_the_coded_dtype() -> None:
+def test_messages_have_the_compressed_dtype() -> None:
     """They are not float64 arrays that are merely counted as smaller ones."""
     sent: list[Message] = []
 
@@ -276,7 +276,7 @@ def test_separate_agents_match_the_simulator(method: type[DeEPCA | DePCA], code:
 
     simulated = deepca.solve(make(A, SimulatedNetwork(PLACE)), max_iter=12)
     networks.clear()
-    apart = run_apart(PLACE, A, make, max_iter=12)
+    apart = run_separately(PLACE, A, make, max_iter=12)
     # A difference of 1e-16 may flip a rounding: by one unit in the last place of the code, in few messages.
     for one, other in ((apart.whole.W, simulated.W), (apart.whole.state.S, simulated.state.S)):
         np.testing.assert_allclose(one, other, rtol=0, atol=float(np.finfo(code).eps))
@@ -294,7 +294,7 @@ def test_a_stop_rule_ends_all_engines_alike_with_a_certificate(code: Code, round
     """So pending values are carried by compressed messages on all engines."""
     A, mixer = from_matrices(STACK), FastMix(rounds, code)
     simulated = deepca.solve(algorithm_on(SimulatedNetwork(PLACE), mixer), max_iter=400, stop=Tolerance(1e-11))
-    apart = run_apart(
+    apart = run_separately(
         PLACE, A, lambda operator, net: DeEPCA(operator, W0, net, mixer), max_iter=400, stop=Tolerance(1e-11)
     )
     for result in (simulated, apart.whole):
@@ -314,7 +314,7 @@ def test_a_stop_rule_ends_all_engines_alike_with_a_certificate(code: Code, round
 
 
 @pytest.mark.threads(reason="ranks run one program, which has one kind of messages")
-def test_agents_with_another_precision_are_named() -> None:
+def test_agents_with_a_different_precision_are_named() -> None:
     def work(network: AgentNetwork) -> Array:
         return FastMix(2, "float16" if network.agent == 1 else "float32")(network, STACK[network.agent])
 
@@ -325,8 +325,8 @@ def test_agents_with_another_precision_are_named() -> None:
 
 
 @pytest.mark.simulator(reason="which matrix it keeps")
-def test_a_coded_mixer_is_not_collapsed_to_a_matrix() -> None:
-    """It is not linear: the code of a sum is not the sum of the codes."""
+def test_a_compressed_mixer_is_not_collapsed_to_a_matrix() -> None:
+    """Compression is not linear: a compressed sum is not the sum of compressed terms."""
     network = SimulatedNetwork(PLACE)
     mixer, x = FastMix(3, "float16"), STACK[:, :, :2]
     mixed = mixer(network, x)
@@ -390,12 +390,12 @@ def test_a_restart_discards_copies() -> None:
     state = iterate(algorithm, 6)[-1]
     assert isinstance(state.memory, Copies)
     others = tuple(other + 1.0 for other in state.memory.others)
-    spoilt = replace(state, memory=replace(state.memory, own=state.memory.own + 1.0, others=others))
+    corrupted = replace(state, memory=replace(state.memory, own=state.memory.own + 1.0, others=others))
     restarted = algorithm.restart(state, 20)
-    equal(algorithm.restart(spoilt, 20), restarted)
+    equal(algorithm.restart(corrupted, 20), restarted)
     equal(algorithm.restart(replace(state, memory=None), 20), restarted)
     baseline = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(3, "float16"))
-    assert baseline.restart(spoilt, 20).memory is None
+    assert baseline.restart(corrupted, 20).memory is None
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -439,8 +439,8 @@ def test_agents_that_move_to_another_graph_discard_copies_and_stay_exact() -> No
     def make(operator: deepca.operators.Operator, network: Network) -> DeEPCA:
         return DeEPCA(operator, W0, network, mixer)
 
-    first = run_apart(ring, A, make, max_iter=10)
-    second = run_apart(path, A, make, max_iter=6, start=[result.state for result in first.parts]).whole
+    first = run_separately(ring, A, make, max_iter=10)
+    second = run_separately(path, A, make, max_iter=6, start=[result.state for result in first.parts]).whole
     mean, expected = second.state.S.mean(axis=0), second.state.AW.mean(axis=0)
     assert np.linalg.norm(mean - expected) <= 1e-13 * np.linalg.norm(expected)
 
@@ -550,7 +550,7 @@ def test_the_relative_accuracy_does_not_depend_on_the_magnitude_of_a_column(scal
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (4, 2), (0, 2), (4, 0), (3, 4, 2)])
-def test_arrays_of_any_shape_and_memory_order_are_coded(shape: tuple[int, ...], code: Code) -> None:
+def test_arrays_of_any_shape_and_memory_order_are_compressed(shape: tuple[int, ...], code: Code) -> None:
     x = np.random.default_rng(1).standard_normal((3, *shape))
     swapped = np.asfortranarray(x)
     for values in (x, swapped):
@@ -560,7 +560,7 @@ def test_arrays_of_any_shape_and_memory_order_are_coded(shape: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_extreme_numbers_are_coded(code: Code) -> None:
+def test_extreme_numbers_are_compressed(code: Code) -> None:
     """These are subnormal numbers, powers of two, and a column that rounds up to the next power."""
     largest, least = 1e308, 5e-324
     x = np.array([[largest, least, 1.0, 2.0 - 2.0**-40, -(2.0**-1022)], [1.0, 0.0, 2.0**-60, 1.0, 2.0**-1030]])
@@ -582,9 +582,9 @@ def test_nonfinite_numbers_do_not_affect_other_columns() -> None:
     network = network_of(PLACE)
     algorithm = algorithm_on(network, FastMix(3, "float16"), stack)
     state = algorithm.init()
-    spoilt = replace(state, S=np.full_like(state.S, np.nan))
+    corrupted = replace(state, S=np.full_like(state.S, np.nan))
     with pytest.raises(deepca.errors.NotFiniteError):
-        deepca.solve(algorithm, max_iter=20, stop=Tolerance(1e-8), start=spoilt)
+        deepca.solve(algorithm, max_iter=20, stop=Tolerance(1e-8), start=corrupted)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -669,7 +669,7 @@ def test_an_unknown_precision_is_rejected(bad: Any, kind: type[Mixer]) -> None:
 
 
 @pytest.mark.parametrize("kind", [TreeSweep, DimensionExchange])
-def test_exact_averages_reject_coded_messages(kind: type[Mixer]) -> None:
+def test_exact_averages_reject_compressed_messages(kind: type[Mixer]) -> None:
     with pytest.raises(MixingError):
         kind(messages="float32")
     assert kind().messages == "float64"
@@ -679,14 +679,14 @@ def test_exact_averages_reject_coded_messages(kind: type[Mixer]) -> None:
 class Half(Mixer):
     """Mixer that sets the weights of every round."""
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         return network.gossip(x, network.topology.gossip_sparse)
 
     def contraction(self, topology: Topology, K: int) -> float:
         return 0.5
 
 
-def test_mixers_that_set_the_weights_of_rounds_reject_coded_messages() -> None:
+def test_mixers_that_set_the_weights_of_rounds_reject_compressed_messages() -> None:
     network: Network = network_of(PLACE)
     with raises(MixingError, parameter="messages", value="float32"):
         Half(1, "float32")(network, STACK[mine(M)])

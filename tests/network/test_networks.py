@@ -44,7 +44,7 @@ def per_agent(m: int, shape: tuple[int, ...] = (4, 2), seed: int = 0) -> Array:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_gossip_multiplies_by_the_gossip_matrix(graph: str, engine: str) -> None:
-    """That is, ``x_j ← Σ_i 𝐋_ji x_i``."""
+    """Gossip computes ``x_j ← Σ_i 𝐋_ji x_i``."""
     topology = GRAPHS[graph]()
     x = per_agent(topology.n_agents)
     expected = np.einsum("ij,jdk->idk", topology.gossip_matrix, x)
@@ -54,7 +54,7 @@ def test_gossip_multiplies_by_the_gossip_matrix(graph: str, engine: str) -> None
 
 @pytest.mark.parametrize("m", [6, 300])
 def test_gossip_takes_any_shape_and_memory_order(m: int) -> None:
-    """These are vectors, matrices, and arrays with swapped last axes, with small dense and large sparse 𝐋."""
+    """Vectors, matrices, and arrays with swapped last axes are mixed, with small dense and large sparse 𝐋."""
     topology = deepca.topology.ring(m)
     L, here = topology.gossip_matrix, mine(m)
     vector, block = per_agent(m, ()), per_agent(m, (3, 5))
@@ -86,7 +86,7 @@ def test_gossip_does_not_change_its_argument() -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 @pytest.mark.parametrize("m", [5, 100])
 def test_collapsed_rounds_are_the_same_map_as_single_rounds(m: int, rounds: int) -> None:
-    """Compared are K rounds at once, K single rounds, and 𝐋 to the power K."""
+    """K rounds at once, K single rounds, and 𝐋 to the power K give the same result."""
     topology = deepca.topology.ring(m)
     x, here = per_agent(m), mine(m)
     expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(topology.gossip_matrix, rounds), x)[here]
@@ -155,7 +155,7 @@ def test_one_way_weights_are_sent_one_way(engine: str) -> None:
 
 
 def test_weights_outside_the_graph_are_rejected() -> None:
-    """So is a matrix of another size."""
+    """Matrices of the wrong size are rejected, too."""
     topology = deepca.topology.path(4)
     x = per_agent(4)
     for network in (network_of(topology), AgentNetwork(topology, 0, MemoryHub(4, timeout=1.0).transport(0))):
@@ -199,7 +199,7 @@ def test_reduce_gives_every_agent_the_extreme_over_all_agents(graph: str, op: Op
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_a_nan_at_one_agent_reaches_every_agent(op: Op, engine: str) -> None:
-    """So no agent continues unaware of it. Separate agents raise instead."""
+    """Otherwise agents would continue unaware of the NaN. Separate agents raise an error instead."""
     topology = deepca.topology.path(4)
     x = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, 3.0], [4.0, 4.0]])
 
@@ -367,7 +367,7 @@ def test_an_agent_learns_of_an_epoch_from_its_own_network_and_from_the_hub() -> 
 
 
 def test_a_new_epoch_drops_pending_values() -> None:
-    """Values of the old epoch are not sent any more."""
+    """Values of the old epoch are no longer sent."""
     topology = deepca.topology.path(3)
     network, x = network_of(topology), per_agent(3)[mine(3)]
     pending = network.reduce_later(np.zeros((len(x), 1)), "max")

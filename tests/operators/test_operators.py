@@ -271,6 +271,32 @@ def test_from_rows_uses_choose_form() -> None:
 # -------------------------------------------------------------------------------------------------- split_rows
 
 
+@pytest.mark.parametrize(
+    ("n", "m", "rows_per_agent", "parameter"),
+    [
+        (10, 0, None, "m"),
+        (10, -1, 2, "m"),
+        (0, 1, None, "X"),
+        (10, 3, 0, "rows_per_agent"),
+        (10, 3, 4, "rows_per_agent"),
+    ],
+)
+def test_impossible_splits_name_the_parameter_at_fault(
+    n: int, m: int, rows_per_agent: int | None, parameter: str
+) -> None:
+    with raises(deepca.errors.DataError, parameter=parameter):
+        split(np.ones((n, 2)), m, rows_per_agent=rows_per_agent)
+
+
+def test_errors_about_matrices_have_a_redacted_message_without_their_entries() -> None:
+    with raises(deepca.errors.DataError, agent=0, row=0, column=1) as caught:
+        from_matrices([[0.0, 123.5], [0.0, 0.0]])
+    assert "123.5" in str(caught.value)
+    assert "123.5" not in caught.value.redacted
+    with raises(deepca.errors.DataError, agent=1, row=1, column=0):
+        from_matrices([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [np.inf, 1.0]]])
+
+
 @given(n=st.integers(1, 200), m=st.integers(1, 200))
 def test_splitting_keeps_all_rows_in_order(n: int, m: int) -> None:
     """Blocks are of nearly equal size and not empty; more agents than rows are an error."""

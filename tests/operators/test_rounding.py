@@ -20,7 +20,7 @@ from deepca import DecentralizedPCA, SimulatedNetwork
 from deepca.data.local_data import read
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import as_source
-from deepca.data.statistics import agreed_totals
+from deepca.data.statistics import agree_on_statistics
 from deepca.decomposition.fit import Decomposition, fit
 from deepca.decomposition.settings import Settings
 from deepca.errors import DataError
@@ -48,7 +48,7 @@ def rows(seed: int, offset: float, n: int = 48, d: int = 5) -> Array:
 def decomposed(Xs: Sequence[Any], k: int, w: Sequence[Array] | None = None, **asked: Any) -> Decomposition:
     network = SimulatedNetwork(deepca.topology.ring(len(Xs)))
     sources = [as_source(X, f"agent {j}") for j, X in enumerate(Xs)]
-    return fit(sources, network, Settings(n_components=k, **asked), weights=w).found
+    return fit(sources, network, Settings(n_components=k, **asked), weights=w).decomposition
 
 
 def proven_and_true(found: Decomposition, A: npt.NDArray[np.longdouble]) -> tuple[float, float]:
@@ -235,7 +235,7 @@ def test_sparse_columns_far_from_zero_add_few_entries() -> None:
     X[:, :3] = 1e9 + rng.standard_normal((160, 3)) * [3.0, 2.0, 1.0]
     given = [sparse.csr_array(part) for part in np.split(X, AGENTS)]
     held = read([as_source(part, "agent") for part in given], form="rows")
-    totals = agreed_totals(SimulatedNetwork(deepca.topology.ring(AGENTS)), held.moments)
+    totals = agree_on_statistics(SimulatedNetwork(deepca.topology.ring(AGENTS)), held.moments)
     A = held.operator((AGENTS,), totals.reference, totals.shift, None, 1.0)
     assert isinstance(A, SparseRows)
     word = 8  # bytes at most, of an entry, its column index or a row pointer
@@ -319,11 +319,11 @@ def test_total_weights_are_the_sum_of_the_weights() -> None:
     for agents in (1, 3, 7, 49):
         network = SimulatedNetwork(deepca.topology.complete(agents))
         parts = [as_source(part, "agent") for part in np.array_split(X, agents)]
-        totals = agreed_totals(network, read(parts).moments)
+        totals = agree_on_statistics(network, read(parts).moments)
         assert (totals.weight, totals.n_rows) == (98.0, 98)
         w = np.full(98, 1.0)
         w[11] += 1e-10
-        totals = agreed_totals(network, read(parts, np.array_split(w, agents)).moments)
+        totals = agree_on_statistics(network, read(parts, np.array_split(w, agents)).moments)
         assert totals.weight != 98.0
         assert abs(totals.weight - math.fsum(w)) <= 1e-13
         assert totals.n_rows == 98

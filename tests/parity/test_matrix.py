@@ -14,7 +14,7 @@ from deepca._util.typing import Array
 from deepca.network import Network, SimulatedNetwork
 from deepca.operators import Operator
 from deepca.topology import Topology, directed, time_varying
-from tests.support.engines import assert_same_traffic, over_mpi, run_apart
+from tests.support.engines import assert_same_traffic, over_mpi, run_separately
 from tests.support.helpers import GRAPHS, RoundByRound, worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
 
@@ -71,18 +71,18 @@ def test_separate_agents_match_the_simulator(graph: str, method: str) -> None:
 
     stop = Tolerance(1e-10)
     simulated = deepca.solve(make(A, SimulatedNetwork(place)), max_iter=900, stop=stop)
-    run = run_apart(place, A, make, max_iter=900, stop=stop)
-    apart = run.whole
-    assert simulated.status.code == apart.status.code == "converged"
-    assert max(worst_tangent(U, apart.W), worst_tangent(U, apart.components)) <= 1e-10
+    run = run_separately(place, A, make, max_iter=900, stop=stop)
+    separate = run.whole
+    assert simulated.status.code == separate.status.code == "converged"
+    assert max(worst_tangent(U, separate.W), worst_tangent(U, separate.components)) <= 1e-10
     assert len({part.certificate.digest for part in run.parts if part.certificate is not None}) == 1
     if method in EXACT:  # averages, and all that follows from them, have the same bits everywhere
-        assert len({np.ascontiguousarray(W).tobytes() for W in apart.W}) == 1
+        assert len({np.ascontiguousarray(W).tobytes() for W in separate.W}) == 1
     if over_mpi() and (graph in OTHER or method.startswith("pairwise")):
         return  # ranks reduce without rounds, so a time-varying network is in another round than in the simulator
-    assert apart.iterations == simulated.iterations
-    np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-9)
-    assert_same_traffic(apart.traffic, simulated.traffic, place)
+    assert separate.iterations == simulated.iterations
+    np.testing.assert_allclose(separate.components, simulated.components, rtol=0, atol=1e-9)
+    assert_same_traffic(separate.traffic, simulated.traffic, place)
     if not over_mpi() and graph in STATIC:  # collapsing rounds to one product changes nothing
         slowly = deepca.solve(make(A, RoundByRound(place)), max_iter=900, stop=stop)
         assert (slowly.iterations, slowly.traffic) == (simulated.iterations, simulated.traffic)

@@ -17,12 +17,12 @@ from deepca._util.typing import Array, Csr, Rounds, csr
 from deepca.algorithms import TrackedState
 from deepca.consensus.mixers import Mixer
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
-from deepca.network.base import Averaging
+from deepca.network.base import MixerNetwork
 from deepca.operators import Operator
 from deepca.solver.result import Result
 from deepca.solver.stopping import StopRule
 from deepca.topology import Rule, Topology
-from tests.support.engines import assert_same_traffic, network_of, over_mpi, run_apart
+from tests.support.engines import assert_same_traffic, network_of, over_mpi, run_separately
 from tests.support.helpers import GRAPHS, Make, RoundByRound, Tracked
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -52,15 +52,15 @@ def maker(algorithm: str, mixer: Mixer, schedule: Mixer, seed: int = 5) -> Make:
     return make
 
 
-def assert_same(simulated: Result[TrackedState], apart: Result[TrackedState], topology: Topology) -> None:
+def assert_same(simulated: Result[TrackedState], separate: Result[TrackedState], topology: Topology) -> None:
     """Assert equal numbers to 1e-12, and exactly equal counts."""
-    np.testing.assert_allclose(apart.W, simulated.W, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(apart.state.S, simulated.state.S, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(apart.eigenvalues, simulated.eigenvalues, rtol=0, atol=1e-12)
-    assert apart.iterations == simulated.iterations
-    assert apart.status.code == simulated.status.code
-    assert apart.rank == simulated.rank
-    assert_same_traffic(apart.traffic, simulated.traffic, topology)
+    np.testing.assert_allclose(separate.W, simulated.W, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(separate.state.S, simulated.state.S, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(separate.eigenvalues, simulated.eigenvalues, rtol=0, atol=1e-12)
+    assert separate.iterations == simulated.iterations
+    assert separate.status.code == simulated.status.code
+    assert separate.rank == simulated.rank
+    assert_same_traffic(separate.traffic, simulated.traffic, topology)
 
 
 def compare(topology: Topology, make: Make, *, max_iter: int, stop: StopRule | None) -> Result[TrackedState]:
@@ -72,7 +72,7 @@ def compare(topology: Topology, make: Make, *, max_iter: int, stop: StopRule | N
         assert slowly.traffic == simulated.traffic
         assert slowly.iterations == simulated.iterations
         np.testing.assert_allclose(slowly.W, simulated.W, rtol=0, atol=1e-12)
-    assert_same(simulated, run_apart(topology, A, make, max_iter=max_iter, stop=stop).whole, topology)
+    assert_same(simulated, run_separately(topology, A, make, max_iter=max_iter, stop=stop).whole, topology)
     return simulated
 
 
@@ -144,7 +144,7 @@ def test_separate_agents_match_the_simulator_on_rows(make_rows: Callable[[Array]
     A = deepca.operators.from_rows(rows, scale=1 / 12, form="rows")
     make = maker("DeEPCA", FastMix(5), FastMix(5))
     simulated = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=15)
-    assert_same(simulated, run_apart(topology, A, make, max_iter=15).whole, topology)
+    assert_same(simulated, run_separately(topology, A, make, max_iter=15).whole, topology)
 
 
 def test_separate_agents_resume_like_the_simulator() -> None:
@@ -153,8 +153,8 @@ def test_separate_agents_resume_like_the_simulator() -> None:
     A, make = problem(5), maker("DeEPCA", Chebyshev(4), Chebyshev(4))
     first = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=7)
     second = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=8, start=first.state)
-    agents = run_apart(topology, A, make, max_iter=7)
-    again = run_apart(topology, A, make, max_iter=8, start=[r.state for r in agents.parts])
+    agents = run_separately(topology, A, make, max_iter=7)
+    again = run_separately(topology, A, make, max_iter=8, start=[r.state for r in agents.parts])
     assert_same(second, again.whole, topology)
     assert again.whole.state.t == 15
 
@@ -178,7 +178,7 @@ class Matchings(Mixer):
 
     full_every: int = 0
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         m = network.topology.n_agents
         for i in range(K):
             full = self.full_every and i % self.full_every == self.full_every - 1
@@ -209,7 +209,7 @@ def test_rounds_with_their_own_weights_and_a_stop_rule_match_the_simulator() -> 
 
 
 def test_a_stop_rule_works_without_full_rounds() -> None:
-    """No round is a full one, which could carry pending values."""
+    """Only full rounds carry pending values, and there are none here."""
     topology = deepca.topology.ring(6)
     A, make = problem(6), maker("DeEPCA", Matchings(8), Matchings(8))
     result = deepca.solve(make(A, network_of(topology)), max_iter=400, stop=Tolerance(1e-8))

@@ -100,6 +100,8 @@ def test_the_example_can_be_read(tmp_path: Path) -> None:
         (f"{HEADER}\na,b,soon,1\n", 2, "latency_ms", "soon"),
         (f"{HEADER}\na,b,,1\n", 2, "latency_ms", ""),
         (f"{HEADER}\na,b,1,0\n", 2, "mbit_per_s", "0"),
+        (f"{HEADER}\na,b,1e301,1\n", 2, "latency_ms", "1e301"),
+        (f"{HEADER}\na,b,1,1e299\n", 2, "mbit_per_s", "1e299"),
         (f"{HEADER},loss\na,b,1,1,1\n", 2, "loss", "1"),
         (f"{HEADER}\na,,1,1\n", 2, "to", ""),
         (f"{HEADER}\na,a,1,1\n", 2, None, "a"),
@@ -161,6 +163,10 @@ def test_missing_and_binary_files_are_rejected(tmp_path: Path) -> None:
         ({"latency": np.inf}, np.inf),
         ({"latency": [0.1, 0.2]}, (2,)),
         ({"bandwidth": 0.0}, 0.0),
+        ({"latency": 1e301}, 1e301),
+        ({"latency": 10**400}, 10**400),
+        ({"bandwidth": 1e301}, 1e301),
+        ({"jitter": 1e301}, 1e301),
         ({"loss": 1.0}, 1.0),
         ({"jitter": -0.1}, -0.1),
         ({"names": ("a", "b")}, 2),
@@ -178,7 +184,10 @@ def test_a_bandwidth_of_nan_is_rejected() -> None:
         Links.of(tp.ring(4), bandwidth=np.nan)
 
 
-@pytest.mark.parametrize("given", [{"slowdown": 0.0}, {"stall": 1.1}, {"pause": np.nan}, {"uplink": -1.0}])
+@pytest.mark.parametrize(
+    "given",
+    [{"slowdown": 0.0}, {"slowdown": 1e301}, {"stall": 1.1}, {"pause": np.nan}, {"pause": 10**400}, {"uplink": -1.0}],
+)
 def test_invalid_machines_are_rejected(given: dict[str, float]) -> None:
     [name] = given
     with raises(ParameterError, parameter=name):

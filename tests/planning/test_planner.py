@@ -21,10 +21,10 @@ from deepca import topology as tp
 from deepca.consensus.exact import TreeSweep, exact_average
 from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
-from deepca.decomposition.settings import algorithm_of
+from deepca.decomposition.settings import create_algorithm
 from deepca.errors import DataError, GapError, InvalidInput, ParameterError, TopologyError
 from deepca.planning import (
-    METHODS,
+    PLANNED_ALGORITHMS,
     Plan,
     Prediction,
     bits_per_second,
@@ -100,9 +100,11 @@ def _measured(data: str, graph: str, k: int, link: LinkSpeed = LINK, *, unreliab
     )
     W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=7)
     runs, times = {}, {}
-    for method in METHODS:
+    for method in PLANNED_ALGORITHMS:
         network = MeteredNetwork(net, link, reliable=not unreliable)
-        runs[method] = deepca.solve(algorithm_of(method, A, W0, network), max_iter=20_000, stop=deepca.Tolerance(TOL))
+        runs[method] = deepca.solve(
+            create_algorithm(method, A, W0, network), max_iter=20_000, stop=deepca.Tolerance(TOL)
+        )
         times[method] = (network.running + network.proving).seconds
     return Measured(found, runs, times)
 
@@ -127,13 +129,13 @@ SUITE = [
 
 
 @pytest.mark.parametrize(("data", "graph", "k"), SUITE)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PLANNED_ALGORITHMS)
 def test_predictions_are_within_a_factor_of_two_of_actual_runs(data: str, graph: str, k: int, method: str) -> None:
     measured = _measured(data, graph, k)
     run, predicted = measured.runs[method], measured.plan[method]
     assert run.status.code == "converged"
     assert run.certificate is not None
-    assert predicted.reaches
+    assert predicted.reaches_tol
     sent = run.traffic + run.certificate.traffic
     rounds = sent.rounds + sent.control_rounds
     assert rounds / 2 <= predicted.total.all_rounds <= rounds * 2
@@ -163,8 +165,11 @@ def test_plans_include_the_more_expensive_proofs_of_unreliable_networks(data: st
         proof = measured.runs[method].certificate
         assert proof is not None
         rounds = proof.traffic.rounds + proof.traffic.control_rounds
-        assert rounds / 2 <= measured.plan[method].proof.all_rounds <= rounds * 2
-        assert measured.plan[method].proof.all_rounds > _measured(data, graph, k).plan[method].proof.all_rounds
+        assert rounds / 2 <= measured.plan[method].certificate_cost.all_rounds <= rounds * 2
+        assert (
+            measured.plan[method].certificate_cost.all_rounds
+            > _measured(data, graph, k).plan[method].certificate_cost.all_rounds
+        )
 
 
 @pytest.mark.parametrize(("data", "graph", "k"), [("digits", "erdos-renyi", 2), ("cancer", "torus", 2)])
@@ -172,7 +177,7 @@ def test_the_recommended_method_is_the_fastest_if_bytes_dominate(data: str, grap
     measured = _measured(data, graph, k, SLOW)
     best = min(time for method, time in measured.seconds.items() if method != "covariance")
     assert measured.seconds[measured.plan.recommended or ""] <= 1.3 * best
-    for method in METHODS:
+    for method in PLANNED_ALGORITHMS:
         assert measured.seconds[method] / 2 <= measured.plan[method].total.seconds <= measured.seconds[method] * 2
 
 
@@ -192,7 +197,7 @@ def test_plans_count_compressed_messages(data: str) -> None:
     )
     W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=7)
     for method in ("accelerated", "deepca"):
-        algorithm = algorithm_of(method, A, W0, deepca.SimulatedNetwork(net), messages="float32")
+        algorithm = create_algorithm(method, A, W0, deepca.SimulatedNetwork(net), messages="float32")
         run = deepca.solve(algorithm, max_iter=20_000, stop=deepca.Tolerance(TOL))
         assert run.certificate is not None
         sent = run.traffic + run.certificate.traffic
@@ -217,11 +222,11 @@ def test_representing_all_columns_by_fewer_changes_little(graph: str, monkeypatc
     fewer = made()
     assert (whole.tried_dim, fewer.tried_dim) == (300, 70)
     assert whole.dim == fewer.dim == 300
-    for method in METHODS:
+    for method in PLANNED_ALGORITHMS:
         assert fewer[method].total.all_rounds == pytest.approx(whole[method].total.all_rounds, rel=0.5), method
         assert fewer[method].total.bytes_per_agent == pytest.approx(whole[method].total.bytes_per_agent, rel=0.5)
-    covariance = fewer["covariance"].running
-    assert covariance.bytes_per_agent == pytest.approx(whole["covariance"].running.bytes_per_agent, rel=1e-3)
+    covariance = fewer["covariance"].iteration_cost
+    assert covariance.bytes_per_agent == pytest.approx(whole["covariance"].iteration_cost.bytes_per_agent, rel=1e-3)
     assert fewer.preparation == whole.preparation
 
 
@@ -230,10 +235,10 @@ def test_one_matrix_can_represent_very_many_agents(monkeypatch: pytest.MonkeyPat
     whole = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
     monkeypatch.setattr(rehearsal, "MAX_ENTRIES", 0)
     alike = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
-    for method in METHODS:
-        assert alike[method].reaches
+    for method in PLANNED_ALGORITHMS:
+        assert alike[method].reaches_tol
         assert alike[method].total.all_rounds == pytest.approx(whole[method].total.all_rounds, rel=0.5), method
-    assert alike["covariance"].running.busiest_bytes == whole["covariance"].running.busiest_bytes
+    assert alike["covariance"].iteration_cost.busiest_bytes == whole["covariance"].iteration_cost.busiest_bytes
 
 
 def test_a_long_run_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +246,8 @@ def test_a_long_run_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tp.erdos_renyi(10, 0.5, seed=0)
 
     def deepca_of() -> Prediction:
-        return plan(net, 3, eigenvalues=values, latency=0.03, bandwidth=30e6, methods=["deepca"])["deepca"]
+        made = plan(net, 3, eigenvalues=values, latency=0.03, bandwidth=30e6, algorithms=["deepca"], tol=1e-8)
+        return made["deepca"]
 
     to_the_end = deepca_of()
     monkeypatch.setattr(rehearsal, "MAX_REHEARSED_ITERATIONS", 120)
@@ -257,8 +263,8 @@ def test_a_long_run_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_method_that_takes_too_many_iterations_is_not_recommended() -> None:
     values = np.concatenate([[1.0, 0.5, 0.5 - 1e-7], 0.1 * 0.9 ** np.arange(20)])
-    found = plan("ring:5", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, unreliable=True, methods=["deepca"])
-    assert not found["deepca"].reaches
+    found = plan("ring:5", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, unreliable=True, algorithms=["deepca"])
+    assert not found["deepca"].reaches_tol
     assert "1,000,000 iterations" in found["deepca"].remark
     assert found.recommended is None
 
@@ -308,22 +314,35 @@ def test_no_method_that_needs_a_tree_is_recommended_on_an_unreliable_network() -
 
 
 def test_the_reason_compares_with_the_second_best() -> None:
-    made = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", methods=["krylov", "deepca"])
+    made = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", algorithms=["krylov", "deepca"])
     factor = made["deepca"].total.seconds / made["krylov"].total.seconds
     assert f"{factor:.1f} times as fast as deepca" in made.reason
-    alone = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", methods=["deepca"])
+    alone = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", algorithms=["deepca"])
     assert alone.recommended == "deepca"
     assert "only" in alone.reason
 
 
 def test_a_plan_is_frozen_and_plain() -> None:
-    made = plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", methods=["krylov"])
+    made = plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", algorithms=["krylov"])
     with pytest.raises(FrozenInstanceError):
         made.dim = 3  # type: ignore[misc]
-    assert json.loads(json.dumps(asdict(made)))["predictions"][0]["method"] == "krylov"
+    assert json.loads(json.dumps(asdict(made)))["predictions"][0]["algorithm"] == "krylov"
     assert made["krylov"] is made.predictions[0]
-    with raises(ParameterError, parameter="method", value="deepca"):
+    with raises(ParameterError, parameter="algorithm", value="deepca"):
         made["deepca"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_names_of_version_0_1_still_work() -> None:
+    old: dict[str, Any] = {"methods": ["krylov"]}
+    with pytest.deprecated_call():
+        made = plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", **old)
+    prediction: Any = made["krylov"]
+    assert prediction.method == prediction.algorithm == "krylov"
+    assert prediction.running is prediction.iteration_cost
+    assert prediction.proof is prediction.certificate_cost
+    assert prediction.reaches is prediction.reaches_tol
+    assert deepca.planning.METHODS is PLANNED_ALGORITHMS
 
 
 def test_plans_are_reproducible() -> None:
@@ -332,9 +351,9 @@ def test_plans_are_reproducible() -> None:
 
 
 def test_without_a_spectrum_the_plan_states_its_assumption() -> None:
-    made = plan("ring:6", 2, dim=20, latency=0.0, bandwidth=1e9, methods=["krylov"])
+    made = plan("ring:6", 2, dim=20, latency=0.0, bandwidth=1e9, algorithms=["krylov"])
     assert "1/i" in made.spectrum
-    given = plan("ring:6", 2, eigenvalues=1 / np.arange(1, 21), latency=0.0, bandwidth=1e9, methods=["krylov"])
+    given = plan("ring:6", 2, eigenvalues=1 / np.arange(1, 21), latency=0.0, bandwidth=1e9, algorithms=["krylov"])
     assert given.predictions == made.predictions  # it did assume 1/i
     assert "20 eigenvalues" in given.spectrum
 
@@ -342,7 +361,7 @@ def test_without_a_spectrum_the_plan_states_its_assumption() -> None:
 def test_order_and_unit_of_eigenvalues_do_not_matter() -> None:
     values = 0.8 ** np.arange(20.0)
     made = [
-        plan("ring:6", 2, eigenvalues=given, latency=0.01, bandwidth=1e8, methods=["accelerated"]).predictions
+        plan("ring:6", 2, eigenvalues=given, latency=0.01, bandwidth=1e8, algorithms=["accelerated"]).predictions
         for given in (values, values[::-1], 2.0**40 * values)
     ]
     assert made[0] == made[1] == made[2]
@@ -394,13 +413,13 @@ def test_the_start_of_fewer_columns_is_as_far_from_the_answer() -> None:
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PLANNED_ALGORITHMS)
 def test_the_meter_counts_what_the_network_counts(name: str, method: str) -> None:
     net = GRAPHS[name]()
     stack = spectrum_problem(net.n_agents, 12, 0.6 ** np.arange(12.0), seed=1)
     network = MeteredNetwork(net, LINK)
     W0 = deepca.operators.linalg.random_orthonormal(12, 2, seed=0)
-    run = deepca.solve(algorithm_of(method, stack, W0, network), max_iter=500, stop=deepca.Tolerance(TOL))
+    run = deepca.solve(create_algorithm(method, stack, W0, network), max_iter=500, stop=deepca.Tolerance(TOL))
     assert run.certificate is not None
     for sent, traffic in ((network.running, run.traffic), (network.proving, run.certificate.traffic)):
         assert (sent.rounds, sent.control_rounds) == (traffic.rounds, traffic.control_rounds)
@@ -535,10 +554,16 @@ def test_invalid_bandwidths_are_rejected(text: str) -> None:
         ({"latency": math.nan}, ParameterError, {"parameter": "latency"}),
         ({"bandwidth": 0.0}, ParameterError, {"parameter": "bandwidth", "value": 0.0}),
         ({"bandwidth": math.inf}, ParameterError, {"parameter": "bandwidth", "value": math.inf}),
+        ({"latency": 1e301}, ParameterError, {"parameter": "latency", "value": 1e301}),
+        ({"latency": 10**400}, ParameterError, {"parameter": "latency", "value": 10**400}),
+        ({"bandwidth": 1e301}, ParameterError, {"parameter": "bandwidth", "value": 1e301}),
+        ({"bandwidth": 1e-301}, ParameterError, {"parameter": "bandwidth", "value": 1e-301}),
+        ({"bandwidth": 10**400}, ParameterError, {"parameter": "bandwidth", "value": 10**400}),
+        ({"eigenvalues": [10**400, 3, 2]}, InvalidInput, {"parameter": "eigenvalues"}),
         ({"tol": 0.0}, ParameterError, {"parameter": "tol", "value": 0.0}),
         ({"rows_per_agent": 0}, ParameterError, {"parameter": "rows_per_agent", "value": 0}),
         ({"messages": "int8"}, ParameterError, {"parameter": "messages", "value": "int8"}),
-        ({"methods": ["power"]}, ParameterError, {"parameter": "methods", "value": "power"}),
+        ({"algorithms": ["power"]}, ParameterError, {"parameter": "algorithms", "value": "power"}),
         ({"topology": "complete:1"}, InvalidInput, {"parameter": "topology", "value": "complete(1)"}),
         ({"eigenvalues": [3.0, 2.0]}, InvalidInput, {"parameter": "eigenvalues", "value": 2}),
         ({"eigenvalues": [3.0, 2.0, 2.0]}, GapError, {"parameter": "n_components", "value": 2}),

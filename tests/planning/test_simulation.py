@@ -20,12 +20,12 @@ from sklearn.datasets import load_digits
 import deepca
 from deepca import Links, Machines, Simulation, simulate
 from deepca import topology as tp
-from deepca._util.units import duration
+from deepca._util.units import format_duration
 from deepca.data.sources import ArraySource, Source
 from deepca.errors import DataError, InvalidInput, ParameterError, PooledDataError
-from deepca.planning.clock import PARTS
+from deepca.planning.clock import TIME_PARTS
 from deepca.planning.links_csv import EXAMPLE
-from deepca.planning.simulation import COMPARED, stand_in_rows
+from deepca.planning.simulation import DEFAULT_ALGORITHMS, surrogate_rows
 from tests.support.errors import raises
 from tests.support.helpers import json_of, run_cli
 from tests.support.paths import ROOT
@@ -60,29 +60,29 @@ def test_every_method_is_certified_and_has_the_pooled_answer() -> None:
     machines = Machines.of(6, slowdown=[1, 1, 5, 1, 1, 1], stall=0.1, pause=0.05)
     links = Links.of(tp.ring(6), latency=0.02, bandwidth=1e6, loss=0.05, jitter=0.01, machines=machines)
     found = simulate(_sources(rows), links, 3, gflops=0.01)
-    assert [trial.algorithm for trial in found.trials] == list(COMPARED)
+    assert [run.algorithm for run in found.runs] == list(DEFAULT_ALGORITHMS)
     values, vectors = scipy.linalg.eigh(np.cov(np.concatenate(rows).T))
     assert values[-3] > values[-4]
-    for trial in found.trials:
+    for run in found.runs:
         network = deepca.TimedNetwork(links, gflops=0.01)
         model = deepca.decomposition.fit.fit(
             _sources(rows),
             network,
-            deepca.decomposition.settings.Settings(n_components=3, algorithm=trial.algorithm, tol=1e-8),
-        ).found
+            deepca.decomposition.settings.Settings(n_components=3, algorithm=run.algorithm),
+        ).decomposition
         assert scipy.linalg.subspace_angles(vectors[:, -3:], model.components.T).max() < 1e-8
-        assert model.result.iterations == trial.iterations
-        assert trial.certified
-        assert trial.error < 1e-8
-        assert trial.resent > 0
-        assert sum(trial.parts.values()) == pytest.approx(trial.seconds, rel=1e-9)
-        assert sum(trial.phases.values()) == pytest.approx(trial.seconds, rel=1e-9)
-        times, errors = np.array(trial.curve).T
-        assert len(times) == trial.iterations
+        assert model.result.iterations == run.iterations
+        assert run.certified
+        assert run.error < 1e-8
+        assert run.retransmissions > 0
+        assert sum(run.parts.values()) == pytest.approx(run.seconds, rel=1e-9)
+        assert sum(run.phases.values()) == pytest.approx(run.seconds, rel=1e-9)
+        times, errors = np.array(run.curve).T
+        assert len(times) == run.iterations
         assert (np.diff(times) >= 0.0).all()
-        assert times[-1] <= trial.seconds
+        assert times[-1] <= run.seconds
         assert errors[-1] < 1e-8
-    fastest = min(found.trials, key=lambda trial: trial.seconds)
+    fastest = min(found.runs, key=lambda run: run.seconds)
     assert found.recommended == fastest.algorithm
     assert found[fastest.algorithm] is fastest
 
@@ -93,18 +93,18 @@ def test_a_slow_link_is_reported() -> None:
     slow = ((links.senders == 2) & (links.receivers == 3)) | ((links.senders == 3) & (links.receivers == 2))
     names = ("a", "b", "c", "d", "e", "f")
     links = Links.of(topology, latency=np.where(slow, 0.5, 0.001), names=names)
-    for trial in simulate(_sources(_rows(6)), links, 2, algorithms=["accelerated", "deepca"]).trials:
-        assert trial.bottlenecks[0].kind == "link"
-        assert trial.bottlenecks[0].agents == ("c", "d")
-        assert trial.bottlenecks[0].seconds > 0.9 * trial.seconds
+    for run in simulate(_sources(_rows(6)), links, 2, algorithms=["accelerated", "deepca"]).runs:
+        assert run.bottlenecks[0].kind == "link"
+        assert run.bottlenecks[0].agents == ("c", "d")
+        assert run.bottlenecks[0].seconds > 0.9 * run.seconds
 
 
 def test_a_straggler_is_reported() -> None:
     machines = Machines.of(5, slowdown=[1, 1, 1, 30, 1])
     links = Links.of(tp.complete(5), latency=1e-4, machines=machines)
-    [trial] = simulate(_sources(_rows(5)), links, 2, algorithms=["krylov"], gflops=1e-4).trials
-    assert str(trial.bottlenecks[0]) == "agent 3"
-    assert trial.parts["stragglers"] > 0.9 * trial.seconds
+    [run] = simulate(_sources(_rows(5)), links, 2, algorithms=["krylov"], gflops=1e-4).runs
+    assert str(run.bottlenecks[0]) == "agent 3"
+    assert run.parts["stragglers"] > 0.9 * run.seconds
 
 
 def test_the_parts_of_the_time_depend_on_the_links() -> None:
@@ -124,10 +124,10 @@ def test_a_plan_and_a_simulation_agree_on_a_uniform_network(name: str) -> None:
     values, topology = 0.8 ** np.arange(20.0), tp.from_name(name)
     planned = deepca.plan(topology, 3, eigenvalues=values, latency=0.05, bandwidth=1e9, rows_per_agent=400)
     links = Links.of(topology, latency=0.05, bandwidth=1e9)
-    found = simulate(stand_in_rows(values, 12, 400, 0), links, 3, algorithms=["krylov", "accelerated", "deepca"])
-    for trial in found.trials:
-        seconds = trial.phases["iterations"] + trial.phases["proof"]
-        assert seconds == pytest.approx(planned[trial.algorithm].total.seconds, rel=0.3), trial.algorithm
+    found = simulate(surrogate_rows(values, 12, 400, 0), links, 3, algorithms=["krylov", "accelerated", "deepca"])
+    for run in found.runs:
+        seconds = run.phases["iterations"] + run.phases["proof"]
+        assert seconds == pytest.approx(planned[run.algorithm].total.seconds, rel=0.3), run.algorithm
     assert found.recommended == planned.recommended
 
 
@@ -163,6 +163,10 @@ def test_compressed_messages_save_bytes() -> None:
         ({"algorithms": ["magic"]}, ParameterError, "algorithm", "magic"),
         ({"tol": 2.0}, ParameterError, "tol", 2.0),
         ({"gflops": 0.0}, ParameterError, "gflops", 0.0),
+        ({"gflops": 1e301}, ParameterError, "gflops", 1e301),
+        ({"gflops": 1e-301}, ParameterError, "gflops", 1e-301),
+        ({"gflops": 10**400}, ParameterError, "gflops", 10**400),
+        ({"gflops": "fast"}, ParameterError, "gflops", "fast"),
     ],
 )
 def test_invalid_arguments_are_rejected(
@@ -177,17 +181,32 @@ def test_every_agent_needs_rows() -> None:
     with raises(DataError, parameter="sources", value=3):
         simulate(_sources(_rows(3)), Links.of(tp.ring(4)), 2)
     with raises(InvalidInput, parameter="rows_per_agent", value=1):
-        stand_in_rows(np.ones(3), 2, 1, 0)
+        surrogate_rows(np.ones(3), 2, 1, 0)
 
 
-def test_a_method_that_was_not_tried_raises() -> None:
+def test_an_algorithm_that_was_not_simulated_raises() -> None:
     with raises(ParameterError, parameter="algorithm", value="deepca"):
         simulate(_sources(_rows(3)), Links.of(tp.ring(3)), 2, algorithms=["krylov"])["deepca"]
 
 
-def test_stand_ins_have_the_given_spectrum() -> None:
+def test_names_of_version_0_1_still_work() -> None:
+    simulation: Any = simulate(_sources(_rows(3)), Links.of(tp.ring(3)), 2, algorithms=["krylov"])
+    with pytest.deprecated_call():
+        assert simulation.trials is simulation.runs
+    with pytest.deprecated_call():
+        assert simulation.runs[0].resent == simulation.runs[0].retransmissions == 0
+
+
+def test_rounds_apply_to_algorithms_that_gossip() -> None:
+    rows = surrogate_rows(0.5 ** np.arange(6.0), 4, 50, 1)
+    links = deepca.Links.of(deepca.topology.ring(4), latency=0.03)
+    found = deepca.simulate(rows, links, 2, algorithms=["krylov", "deepca"], rounds=8)
+    assert all(run.certified for run in found.runs)
+
+
+def test_surrogate_rows_have_the_given_spectrum() -> None:
     values = 0.5 ** np.arange(6.0)
-    rows = [source.matrix() for source in stand_in_rows(values, 4, 5000, 1)]
+    rows = [source.matrix() for source in surrogate_rows(values, 4, 5000, 1)]
     pooled = np.concatenate([X for X in rows if isinstance(X, np.ndarray)])
     assert pooled.shape == (20_000, 6)
     found = scipy.linalg.eigh(np.cov(pooled.T))[0][::-1]
@@ -197,24 +216,28 @@ def test_stand_ins_have_the_given_spectrum() -> None:
 # ------------------------------------------------------------------------------------------------- command line
 
 
+def _advice(found: dict[str, Any]) -> list[str]:
+    return [run["advice"] for run in found["trials"]]
+
+
 def _names(found: dict[str, Any]) -> list[str]:
-    return [trial["algorithm"] for trial in found["trials"]]
+    return [run["algorithm"] for run in found["trials"]]
 
 
 def test_the_table_agrees_with_json(network: Path) -> None:
-    arguments = ("simulate", "--network", str(network), "-k", "3")
+    arguments = ("simulate", "--links", str(network), "-k", "3")
     done = run_cli(*arguments, "--quiet", columns=80)
     assert done.exit_code == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "…" not in done.stdout
     found = json_of(*arguments)
-    assert _names(found) == list(COMPARED)
-    for trial in found["trials"]:
-        line = next(row for row in done.stdout.splitlines() if row.lstrip(" ▸").startswith(f"{trial['algorithm']} "))
+    assert _names(found) == list(DEFAULT_ALGORITHMS)
+    for run in found["trials"]:
+        line = next(row for row in done.stdout.splitlines() if row.lstrip(" ▸").startswith(f"{run['algorithm']} "))
         cells = line.replace("▸", "").split()
-        assert cells[1:4] == ["certified", str(trial["iterations"]), f"{trial['rounds'] + trial['control_rounds']:,}"]
-        assert duration(trial["seconds"]) in line
-        assert " – ".join(trial["bottlenecks"][0]["agents"]) in line
+        assert cells[1:4] == [run["status"], str(run["iterations"]), f"{run['rounds'] + run['control_rounds']:,}"]
+        assert format_duration(run["seconds"]) in line
+        assert " – ".join(run["bottlenecks"][0]["agents"]) in line
     assert f"✔ {found['recommended']}: least simulated time" in done.stdout
     assert "links: 3 agents, 3 links" in done.stdout
     assert "3 components of 1,797 rows × 64 columns" in done.stdout
@@ -222,18 +245,18 @@ def test_the_table_agrees_with_json(network: Path) -> None:
 
 def test_json_has_every_field(network: Path) -> None:
     found = json_of(
-        "simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov, deepca", "--tolerance", "1e-6"
+        "simulate", "--links", str(network), "-k", "2", "--algorithms", "krylov, deepca", "--tolerance", "1e-6"
     )
-    assert found.keys() == {*Simulation.__dataclass_fields__, "data", "plot"}
+    assert found.keys() == {*Simulation.__dataclass_fields__, "trials", "data", "plot"} - {"runs"}
     assert found["agents"] == ["a", "b", "c"]
     assert (found["dim"], found["n_rows"], found["components"], found["tol"]) == (64, 1797, 2, 1e-6)
     assert _names(found) == ["krylov", "deepca"]
-    for trial in found["trials"]:
-        assert trial["parts"].keys() == set(PARTS)
-        assert trial["phases"].keys() == {"preparation", "iterations", "proof"}
-        assert trial["status"] == "converged"
-        assert trial["bottlenecks"][0].keys() == {"kind", "agents", "seconds"}
-        assert len(trial["curve"]) == trial["iterations"]
+    for run in found["trials"]:
+        assert run["parts"].keys() == set(TIME_PARTS)
+        assert run["phases"].keys() == {"preparation", "iterations", "proof"}
+        assert run["status"] == "converged"
+        assert run["bottlenecks"][0].keys() == {"kind", "agents", "seconds"}
+        assert len(run["curve"]) == run["iterations"]
 
 
 def test_the_printed_example_can_be_simulated(tmp_path: Path) -> None:
@@ -241,7 +264,7 @@ def test_the_printed_example_can_be_simulated(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert shown.stdout == EXAMPLE
     (tmp_path / "links.csv").write_text(shown.stdout, encoding="utf-8")
-    found = json_of("simulate", "--network", str(tmp_path / "links.csv"), "--algorithms", "krylov")
+    found = json_of("simulate", "--links", str(tmp_path / "links.csv"), "--algorithms", "krylov")
     assert found["agents"] == ["north", "south", "west", "coast", "island"]
     assert found["trials"][0]["bottlenecks"][0]["agents"] == ["coast", "island"]
 
@@ -252,7 +275,7 @@ def test_files_are_assigned_to_agents_by_name(network: Path, tmp_path: Path) -> 
     for name, X in zip("abc", rows, strict=True):
         np.save(tmp_path / f"{name}.npy", np.tile(X, (200, 1)) if name == "c" else X)
     files = [str(tmp_path / f"{name}.npy") for name in "cab"]
-    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov", "--compute-gflops", "1e-4")
+    words = ("simulate", "--links", str(network), "-k", "2", "--algorithms", "krylov", "--compute-gflops", "1e-4")
     found = json_of(*words, *files)
     assert found["n_rows"] == 50 + 50 + 10_000
     worst = found["trials"][0]["bottlenecks"][0]
@@ -263,8 +286,8 @@ def test_one_file_is_split_and_agents_may_be_slow(network: Path, tmp_path: Path)
     X = load_digits().data
     np.save(tmp_path / "all.npy", X)
     (tmp_path / "agents.csv").write_text("agent,slowdown\nb,1000\n", encoding="utf-8")
-    words = ("simulate", str(tmp_path / "all.npy"), "--network", str(network), "--algorithms", "krylov")
-    fast, slow = json_of(*words), json_of(*words, "--agents", str(tmp_path / "agents.csv"))
+    words = ("simulate", str(tmp_path / "all.npy"), "--links", str(network), "--algorithms", "krylov")
+    fast, slow = json_of(*words), json_of(*words, "--machines", str(tmp_path / "agents.csv"))
     assert fast["n_rows"] == len(X)
     assert slow["trials"][0]["seconds"] > fast["trials"][0]["seconds"]
     assert slow["trials"][0]["parts"]["stragglers"] > 0.0
@@ -273,7 +296,7 @@ def test_one_file_is_split_and_agents_may_be_slow(network: Path, tmp_path: Path)
 
 def test_a_spectrum_replaces_data(network: Path, tmp_path: Path) -> None:
     (tmp_path / "values.txt").write_text("8\n4\n2\n1\n", encoding="utf-8")
-    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov")
+    words = ("simulate", "--links", str(network), "-k", "2", "--algorithms", "krylov")
     found = json_of(*words, "--eigenvalues", str(tmp_path / "values.txt"), "--dim", "12", "--rows-per-agent", "50")
     assert (found["dim"], found["n_rows"]) == (12, 150)
     assert "values.txt" in found["data"]
@@ -283,7 +306,7 @@ def test_a_spectrum_replaces_data(network: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_figure_is_written_and_named(network: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new" / f"picture.{suffix}"
-    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov,deepca", "--plot", str(path))
+    words = ("simulate", "--links", str(network), "-k", "2", "--algorithms", "krylov,deepca", "--plot", str(path))
     done = run_cli(*words, "--quiet")
     assert done.exit_code == 0, done.stderr
     assert path.stat().st_size > 10_000
@@ -293,7 +316,7 @@ def test_a_figure_is_written_and_named(network: Path, tmp_path: Path, suffix: st
 def test_a_network_without_latency_takes_no_time(tmp_path: Path) -> None:
     """Names are not interpreted as markup."""
     (tmp_path / "zero.csv").write_text(f'{HEADER}\n[red]a,b,0,inf\nb,"c,d",0,inf\n', encoding="utf-8")
-    words = ("simulate", "--network", str(tmp_path / "zero.csv"), "--algorithms", "krylov", "--compute-gflops", "inf")
+    words = ("simulate", "--links", str(tmp_path / "zero.csv"), "--algorithms", "krylov", "--compute-gflops", "inf")
     found = json_of(*words)
     assert found["agents"] == ["[red]a", "b", "c,d"]
     assert found["trials"][0]["seconds"] == 0.0
@@ -306,33 +329,53 @@ def test_a_network_without_latency_takes_no_time(tmp_path: Path) -> None:
 
 
 def test_without_a_certificate_the_exit_code_is_1(network: Path) -> None:
-    done = run_cli("simulate", "--network", str(network), "--algorithms", "deepca", "--max-iter", "3", "--quiet")
+    done = run_cli("simulate", "--links", str(network), "--algorithms", "deepca", "--max-iter", "3", "--quiet")
     assert done.exit_code == 1
     assert "✘ no method" in done.stdout
     assert "out of iterations" in done.stdout
+    assert "--max-iter" in done.stdout
+    assert "max_iter" not in done.stdout
     assert "▸" not in done.stdout
+    printed = json.loads(run_cli("simulate", "--links", str(network), "--max-iter", "2", "--json").stdout)
+    assert all("max_iter" not in text and "deepca." not in text for text in (printed["reason"], *_advice(printed)))
+
+
+def test_covariance_reaches_the_tolerance_but_is_not_recommended(network: Path) -> None:
+    done = run_cli("simulate", "--links", str(network), "--algorithms", "covariance", "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["recommended"] is None
+    assert found["trials"][0]["certified"]
+    assert "covariance" in found["reason"]
+
+
+def test_a_missing_file_of_agents_is_reported_with_its_columns(network: Path) -> None:
+    done = run_cli("simulate", "--links", str(network), "--machines", "nowhere.csv")
+    assert done.exit_code == 2
+    assert "agent,slowdown" in done.stderr
+    assert "--example" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "--network links.csv"),
-        (("--network", "nowhere.csv"), "nowhere.csv"),
-        (("--network", "{links}", "-k", "65"), "at most 64"),
-        (("--network", "{links}", "--algorithms", "magic"), "magic"),
-        (("--network", "{links}", "--algorithms", ","), "algorithms"),
-        (("--network", "{links}", "--plot", "a.pdf"), "a.pdf"),
-        (("--network", "{links}", "--dim", "5", "rows.npy"), "--dim"),
-        (("--network", "{links}", "--label-column", "class"), "--label-column"),
-        (("--network", "{links}", "--rows-per-agent", "5"), "--dim"),
-        (("--network", "{links}", "--dim", "5", "-k", "2", "--rows-per-agent", "0"), "0 rows per agent"),
-        (("--network", "{links}", "rows.npy"), "rows.npy"),
-        (("--network", "{links}", "rows.npy", "more.npy"), "2 files for 3 agents"),
-        (("--network", "{links}", "rows.npy", "rows.npy", "more.npy"), "twice"),
-        (("--network", "{links}", "--agents", "nowhere.csv"), "nowhere.csv"),
-        (("--network", "{links}", "--compute-gflops", "0"), "--compute-gflops 0"),
-        (("--network", "{links}", "--messages", "int8"), "float32"),
-        (("--network", "{bad}"), "line 2, column latency_ms: '-3'"),
+        ((), "--links"),
+        (("--links", "nowhere.csv"), "nowhere.csv"),
+        (("--links", "{links}", "-k", "65"), "at most 64"),
+        (("--links", "{links}", "--algorithms", "magic"), "magic"),
+        (("--links", "{links}", "--algorithms", ","), "algorithms"),
+        (("--links", "{links}", "--plot", "a.pdf"), "a.pdf"),
+        (("--links", "{links}", "--dim", "5", "rows.npy"), "--dim"),
+        (("--links", "{links}", "--label-column", "class"), "--label-column"),
+        (("--links", "{links}", "--rows-per-agent", "5"), "--dim"),
+        (("--links", "{links}", "--dim", "5", "-k", "2", "--rows-per-agent", "0"), "--rows-per-agent 0"),
+        (("--links", "{links}", "rows.npy"), "rows.npy"),
+        (("--links", "{links}", "rows.npy", "more.npy"), "2 files for 3 agents"),
+        (("--links", "{links}", "rows.npy", "rows.npy", "more.npy"), "twice"),
+        (("--links", "{links}", "--machines", "nowhere.csv"), "nowhere.csv"),
+        (("--links", "{links}", "--compute-gflops", "0"), "--compute-gflops 0"),
+        (("--links", "{links}", "--messages", "int8"), "float32"),
+        (("--links", "{bad}"), "line 2, column latency_ms"),
     ],
 )
 def test_errors_are_printed_with_exit_code_2(
@@ -352,12 +395,12 @@ def test_help_shows_examples_and_options() -> None:
     done = run_cli("simulate", "--help")
     assert done.exit_code == 0
     assert done.stdout.count("  deepca simulate") == 4
-    for option in ("--network", "--agents", "--algorithms", "--compute-gflops", "--example", "--plot", "--json"):
+    for option in ("--links", "--machines", "--algorithms", "--compute-gflops", "--example", "--plot", "--json"):
         assert option in done.stdout
 
 
 def test_a_separate_process_prints_json_only(network: Path, tmp_path: Path) -> None:
-    call = ["simulate", "--network", str(network), "--algorithms", "krylov", "--compute-gflops", "inf", "--json"]
+    call = ["simulate", "--links", str(network), "--algorithms", "krylov", "--compute-gflops", "inf", "--json"]
     command = [sys.executable, "-W", "error", "-c", "from deepca.cli import main; main()", *call]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from deepca import Gossip, Links, Machines, SimulatedNetwork, TimedNetwork, Tole
 from deepca import topology as tp
 from deepca._util.typing import csr
 from deepca.consensus.exact import AllReduce, TreeSweep, exact_average
-from deepca.decomposition.settings import algorithm_of
+from deepca.decomposition.settings import create_algorithm
 from deepca.errors import MixingError, ParameterError
 from deepca.network import AgentNetwork, Network
 from deepca.network.transports import MemoryHub, Message, Tag
@@ -46,7 +46,7 @@ def _problem(m: int, d: int = 12, k: int = 2, seed: int = 3) -> tuple[Operator, 
 
 
 def _solved(name: str, network: Network, A: Operator, W0: Array) -> Result[Any]:
-    return deepca.solve(algorithm_of(name, A, W0, network), max_iter=500, stop=Tolerance(1e-9))
+    return deepca.solve(create_algorithm(name, A, W0, network), max_iter=500, stop=Tolerance(1e-9))
 
 
 def _random_links(topology: Topology, seed: int, **more: Any) -> Links:
@@ -103,7 +103,7 @@ def test_ideal_links_and_machines_take_no_time(method: str) -> None:
     network = TimedNetwork(Links.of(topology))
     assert _solved(method, network, TimedOperator(A, network.clock), W0).status.ok
     assert network.clock.elapsed == 0.0
-    assert network.clock.resent == 0
+    assert network.clock.retransmissions == 0
 
 
 @pytest.mark.parametrize("network", [TimedNetwork, RoundByRound])
@@ -125,7 +125,7 @@ def test_collapsed_rounds_take_as_long_as_single_rounds(method: str) -> None:
     links = _random_links(topology, 5, bandwidth=2e4)
     at_once, one_by_one = TimedNetwork(links), RoundByRound(links)
     for network in (at_once, one_by_one):
-        deepca.solve(algorithm_of(method, A, W0, network), max_iter=12, stop=Tolerance(1e-9), certify=False)
+        deepca.solve(create_algorithm(method, A, W0, network), max_iter=12, stop=Tolerance(1e-9), certify=False)
     assert at_once.traffic == one_by_one.traffic
     np.testing.assert_allclose(at_once.clock.now, one_by_one.clock.now, rtol=1e-12)
 
@@ -137,7 +137,7 @@ def test_time_is_monotone_in_every_latency() -> None:
 
     def times(latency: Array) -> Array:
         network = TimedNetwork(Links.of(topology, latency=latency, bandwidth=links.bandwidth))
-        deepca.solve(algorithm_of("deepca", A, W0, network, rounds=3), max_iter=6)
+        deepca.solve(create_algorithm("deepca", A, W0, network, rounds=3), max_iter=6)
         return network.clock.now
 
     before = times(links.latency)
@@ -187,7 +187,7 @@ def test_a_straggler_bounds_the_time_from_below(factor: float) -> None:
     links = Links.of(topology, latency=0.001, machines=Machines.of(6, slowdown=slowdown))
     network = TimedNetwork(links, gflops=1e-3)
     counted = _Counting(A)
-    deepca.solve(algorithm_of("deepca", TimedOperator(counted, network.clock), W0, network), max_iter=20)
+    deepca.solve(create_algorithm("deepca", TimedOperator(counted, network.clock), W0, network), max_iter=20)
     usual = counted.columns * 2 * A.d**2 / 1e6
     assert network.clock.elapsed >= factor * usual * (1 - 1e-12)
     straggling = network.clock.parts[network.clock.now.argmax(), 4]
@@ -260,10 +260,10 @@ def test_losses_are_geometric_and_counted() -> None:
     for _ in range(n):
         network.gossip(np.ones((2, 4)), one_way)
     clock = network.clock
-    assert abs(clock.resent - n * p / (1 - p)) <= 4.0 * np.sqrt(n * p) / (1 - p)
-    assert clock.resent_bytes == clock.resent * 32
+    assert abs(clock.retransmissions - n * p / (1 - p)) <= 4.0 * np.sqrt(n * p) / (1 - p)
+    assert clock.retransmitted_bytes == clock.retransmissions * 32
     assert clock.now[0] == 0.0  # the sender does not wait
-    assert clock.now[1] == pytest.approx(0.01 + clock.resent * MIN_RETRANSMISSION_TIMEOUT, rel=1e-12)
+    assert clock.now[1] == pytest.approx(0.01 + clock.retransmissions * MIN_RETRANSMISSION_TIMEOUT, rel=1e-12)
 
 
 def test_lost_messages_are_sent_again_after_twice_the_round_trip_time() -> None:

@@ -1,4 +1,4 @@
-"""Test that figures show all curves and trials that they are given."""
+"""Test that figures show all curves and runs that they are given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import deepca
 from deepca.errors import InvalidInput
-from deepca.planning.simulation import Simulation, Trial
+from deepca.planning.simulation import SimulatedRun, Simulation
 from deepca.plots import curves, network
 from deepca.plots import simulation as simulation_plots
 from deepca.plots.curves import Curve, convergence, style
@@ -74,28 +74,28 @@ def test_curves_of_one_point_zeros_and_no_finite_value_are_visible(figures: list
             assert y.size > 1 or line.get_marker() == "o"
 
 
-def trial(i: int, seconds: float) -> Trial:
+def run(i: int, seconds: float) -> SimulatedRun:
     course = tuple((seconds * t / 10, 10.0**-t) for t in range(11))
     parts = dict.fromkeys(("latency", "transmission", "losses", "compute", "stragglers"), seconds / 5)
-    return Trial(f"method {i}", "converged", "", True, 1e-10, 10, 10, 0, 1e3, 0, seconds, parts, {}, (), course)
+    return SimulatedRun(f"method {i}", "converged", "", True, 1e-10, 10, 10, 0, 1e3, 0, seconds, parts, {}, (), course)
 
 
 def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: Path) -> None:
-    """There are more trials than colours; one takes no time, and one never converges."""
-    trials = [trial(i, 1.0 + i) for i in range(9)]
-    trials.append(trial(9, 0.0))
-    trials.append(replace(trial(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
-    simulation = Simulation("ring:4", ("a", "b", "c", "d"), 4, 60, 5, 2, 1e-10, np.inf, tuple(trials), None, "")
-    simulation_plots.draw(simulation, tmp_path / "trials.png")
+    """There are more runs than colours; one takes no time, and one never converges."""
+    runs = [run(i, 1.0 + i) for i in range(9)]
+    runs.append(run(9, 0.0))
+    runs.append(replace(run(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
+    simulation = Simulation("ring:4", ("a", "b", "c", "d"), 4, 60, 5, 2, 1e-10, np.inf, tuple(runs), None, "")
+    simulation_plots.draw(simulation, tmp_path / "runs.png")
     axes = figures[0].axes[0]
     named = [line for line in axes.lines if str(line.get_label()).startswith("method")]
-    assert len(named) == len(trials)
+    assert len(named) == len(runs)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     for line in named:
         x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
         assert ((left <= x) & (x <= right)).all()
         assert ((low <= y) & (y <= high)).all()
-    assert len({(line.get_color(), line.get_linestyle()) for line in named}) == len(trials)
+    assert len({(line.get_color(), line.get_linestyle()) for line in named}) == len(runs)
 
 
 def test_the_first_28_curves_have_different_styles() -> None:
@@ -108,7 +108,7 @@ def test_figures_that_cannot_be_drawn_are_rejected(tmp_path: Path) -> None:
         network.draw(ring, tmp_path / "a.pdf")
     with raises(InvalidInput, parameter="topology", value=(1001, 1001)):
         network.draw(deepca.topology.ring(1001), tmp_path / "a.png")
-    simulation = Simulation("ring:3", ("a", "b", "c"), 3, 60, 5, 2, 1e-10, np.inf, (trial(0, 0.0),), None, "")
+    simulation = Simulation("ring:3", ("a", "b", "c"), 3, 60, 5, 2, 1e-10, np.inf, (run(0, 0.0),), None, "")
     with raises(InvalidInput, parameter="path", file=str(tmp_path / "a"), value=""):
         simulation_plots.draw(simulation, tmp_path / "a")
     with raises(InvalidInput, parameter="simulation", file=str(tmp_path / "a.svg")):

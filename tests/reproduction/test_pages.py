@@ -65,7 +65,7 @@ def check_figure(path: Path) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("against", ["iterations", "rounds"])
-def test_paper_page_is_written_as_png_and_svg(tmp_path: Path, against: Literal["iterations", "rounds"]) -> None:
+def test_the_paper_figure_is_written_as_png_and_svg(tmp_path: Path, against: Literal["iterations", "rounds"]) -> None:
     draw_paper_figure(paper_outcomes(), PAPER["a9a"], 5, draw=0, against=against, path=tmp_path / "new" / "a9a.k5")
     check_figure(tmp_path / "new" / "a9a.k5")
 
@@ -77,13 +77,13 @@ def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
     assert check_figure(tmp_path / "one") == check_figure(tmp_path / "two")
 
 
-def test_paper_page_without_its_outcomes_is_refused(tmp_path: Path) -> None:
+def test_the_paper_figure_without_its_outcomes_is_refused(tmp_path: Path) -> None:
     for outcomes in ({}, paper_outcomes("a9a")):
         with raises(InvalidInput, parameter="outcomes", value="w8a"):
             draw_paper_figure(outcomes, PAPER["w8a"], 5, draw=0, against="rounds", path=tmp_path / "page")
 
 
-def test_paper_page_tolerates_runs_that_diverged(tmp_path: Path) -> None:
+def test_the_paper_figure_tolerates_runs_that_diverged(tmp_path: Path) -> None:
     broken = {
         cell: replace(run, tan_theta=np.full(run.tan_theta.size, np.nan)) if cell.method == "DePCA" else run
         for cell, run in paper_outcomes().items()
@@ -93,7 +93,7 @@ def test_paper_page_tolerates_runs_that_diverged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES.keys())
-def test_every_study_has_a_page_and_a_table(tmp_path: Path, study: Study) -> None:
+def test_every_study_has_a_figure_and_a_table(tmp_path: Path, study: Study) -> None:
     outcomes = study_outcomes(study)
     draw_study_figure(study, outcomes, tmp_path / study.name)
     check_figure(tmp_path / study.name)
@@ -104,7 +104,9 @@ def test_every_study_has_a_page_and_a_table(tmp_path: Path, study: Study) -> Non
 
 @pytest.mark.parametrize("value", ["iterations", "rounds"])
 @pytest.mark.parametrize("needs", [None, 20])
-def test_every_value_has_a_page_whether_all_or_no_runs_converge(tmp_path: Path, value: Any, needs: int | None) -> None:
+def test_every_value_can_be_drawn_whether_all_or_no_runs_converge(
+    tmp_path: Path, value: Any, needs: int | None
+) -> None:
     for name in ("topology", "signs"):
         study = replace(STUDIES[name], value=value)
         outcomes = {cell: outcome(cell, needs) for cell in study.cells(base_cell("a9a", 5, 30))}
@@ -164,7 +166,7 @@ def test_a_study_table_has_medians_and_numbers_of_failures() -> None:
     assert rounds.rows == (("ring", "–", "75 (2/3)"), ("paper's graph", "12", "15"))
 
 
-def test_study_table_with_draws_as_columns_and_with_none_as_rows() -> None:
+def test_a_study_table_can_have_draws_as_columns_or_a_single_row() -> None:
     signs = replace(SMALL, axes=(("alignment", ("sign-adjust", "qr")), ("draw", (0, 1))), columns="draw", draws=1)
     cells = signs.cells(base_cell("a9a", 5, 40))
     table = study_table(signs, dict(zip(cells, map(outcome, cells, (None, 9, 8, 7)), strict=True)))
@@ -176,7 +178,7 @@ def test_study_table_with_draws_as_columns_and_with_none_as_rows() -> None:
     assert (table.header, table.rows) == (("draws", "K = 1", "K = 3"), (("2", "4.5", "6 (1/2)"),))
 
 
-def test_study_table_ignores_other_cells_and_refuses_ambiguous_ones() -> None:
+def test_a_study_table_ignores_other_cells_and_refuses_ambiguous_ones() -> None:
     outcomes = small_outcomes()
     foreign = next(iter(outcomes)).with_fields(K=77)
     some = {cell: run for cell, run in outcomes.items() if (cell.graph, cell.K) != ("paper", 3)}
@@ -190,7 +192,7 @@ def test_study_table_ignores_other_cells_and_refuses_ambiguous_ones() -> None:
 
 
 def claim(verdict: Literal["holds", "partly", "differs"], text: str = NASTY) -> Claim:
-    return Claim(f"where {text}", f"statement {text}", f"measured {text}", verdict, f"why {text}")
+    return Claim(f"name {text}", f"where {text}", f"statement {text}", f"measured {text}", verdict, f"why {text}")
 
 
 def report(folder: Path) -> Report:
@@ -242,7 +244,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_summary_counts_in_plain_english() -> None:
+def test_the_summary_counts_verdicts_in_plain_english() -> None:
     assert summary([]) == "No claims were judged."
     assert summary([claim("holds")]) == "1 of 1 claim holds."
     assert summary([claim("holds"), claim("differs")]) == "1 of 2 claims holds, 1 differs."
@@ -250,7 +252,7 @@ def test_summary_counts_in_plain_english() -> None:
     assert summary(many) == "9 of 12 claims hold, 2 hold partly, 1 differs."
 
 
-def test_html_is_one_well_formed_page_with_every_text_in_it(tmp_path: Path) -> None:
+def test_html_is_a_well_formed_page_that_contains_every_text(tmp_path: Path) -> None:
     made = report(tmp_path)
     text = to_html(made)
     page = Page(text)

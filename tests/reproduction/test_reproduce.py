@@ -71,12 +71,20 @@ def test_outcomes_survive_storage() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", b"\x93NUMPY"])
-def test_a_damaged_outcome_is_a_named_error(damage: bytes) -> None:
+def test_a_damaged_outcome_raises_data_error(damage: bytes) -> None:
     with pytest.raises(DataError):
         Outcome.from_bytes(damage)
 
 
-def test_an_accuracy_counts_only_once_it_lasts() -> None:
+def test_an_outcome_with_a_different_format_version_raises_data_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = _outcome(CELL, [1.0, 1e-9]).to_bytes()
+    monkeypatch.setattr("deepca.reproduction.cells._FORMAT", 99)
+    with raises(DataError, value=2) as caught:
+        Outcome.from_bytes(content)
+    assert "99" in str(caught.value)
+
+
+def test_an_accuracy_counts_as_reached_only_if_the_error_stays_within_it() -> None:
     outcome = _outcome(CELL, [1.0, 1e-7, 1.0, 1e-7, 1e-8])
     assert outcome.iterations_to(1e-6) == 4
     assert outcome.rounds_to(1e-6) == 20
@@ -211,7 +219,7 @@ class TestRealData:
         assert outcome.rounds[-1] == 150
 
     @pytest.mark.parametrize("name", STUDIES)
-    def test_every_study_makes_its_page(
+    def test_every_study_writes_a_page(
         self, name: str, source: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The page of a study accepts exactly the cells that the study defines (synthetic outcomes)."""
@@ -249,10 +257,10 @@ def reproduced(source: DataSource, tmp_path_factory: pytest.TempPathFactory) -> 
 class TestVerdicts:
     pytestmark = needs_data
 
-    def _claim(self, found: dict[str, object], words: str) -> dict[str, str]:
+    def _claim(self, found: dict[str, object], name: str) -> dict[str, str]:
         claims = found["claims"]
         assert isinstance(claims, list)
-        return next(claim for claim in claims if words in claim["statement"])
+        return next(claim for claim in claims if claim["name"] == name)
 
     def _outcomes(self, out: Path) -> dict[Cell, Outcome]:
         outcomes = [Outcome.from_bytes(path.read_bytes()) for path in (out / "cells").glob("*.npz")]
@@ -271,38 +279,38 @@ class TestVerdicts:
                 assert tracked is not None
                 assert pooled is not None
                 assert abs(tracked - pooled) <= 2
-        assert self._claim(found, "as fast as centralized")["verdict"] == "holds"
+        assert self._claim(found, "speed")["verdict"] == "holds"
 
-    def test_depca_stalls_where_it_should(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+    def test_depca_stalls_above_the_accuracy_of_deepca(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         out, found = reproduced
         outcomes = self._outcomes(out)
         base = next(cell for cell in outcomes if cell.method == "CPCA" and cell.k == 5 and cell.draw == 0)
         assert 1e-5 < outcomes[base.with_fields(method="DePCA", K=5)].plateau < 1e-2
         assert 1e-8 < outcomes[base.with_fields(method="DePCA", K=10)].plateau < 1e-4
-        assert self._claim(found, "without growing K")["verdict"] == "holds"
+        assert self._claim(found, "DePCA stalls")["verdict"] == "holds"
 
     def test_the_other_verdicts_of_the_page_are_as_expected(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         _, found = reproduced
         verdicts = {
-            "does not depend on the accuracy": "holds",
-            "great advantages in communication": "holds",
-            "with K rounds per iteration, after T iterations": "holds",
-            "need not be positive semi-definite": "holds",
-            "which reflects the heterogeneity": "partly",
-            "FastMix contracts": "differs",
-            "extend to directed graphs": "holds",
-            "links change from round to round": "holds",
-            "one pair of neighbours wakes at a time": "holds",
-            "decentralized eigenvalue decomposition": "holds",
-            "decentralized SVD": "holds",
-            "low-rank matrix approximation": "holds",
-            "decentralized spectral analysis": "holds",
+            "accuracy": "holds",
+            "communication": "holds",
+            "theorem": "holds",
+            "indefinite": "holds",
+            "heterogeneity": "partly",
+            "FastMix": "differs",
+            "directed": "holds",
+            "time-varying": "holds",
+            "gossip model": "holds",
+            "eigenvalues": "holds",
+            "SVD": "holds",
+            "low rank": "holds",
+            "spectral analysis": "holds",
         }
-        assert {words: self._claim(found, words)["verdict"] for words in verdicts} == verdicts
-        mixing = self._claim(found, "FastMix contracts")["measured"]
+        assert {name: self._claim(found, name)["verdict"] for name in verdicts} == verdicts
+        mixing = self._claim(found, "FastMix")["measured"]
         assert "K ≤ 34" in mixing
         assert "expands by 1.12" in mixing
-        signs = self._claim(found, "Adjusting signs")["measured"]
+        signs = self._claim(found, "signs")["measured"]
         assert "fails in draws 4, 5" in signs, "the draws in which SignAdjust breaks convergence"
 
     def test_figures_curves_and_pages_are_written(self, reproduced: tuple[Path, dict[str, object]]) -> None:
@@ -355,13 +363,13 @@ def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_pat
 
 
 def test_a_claim_can_fail(source: DataSource) -> None:
-    """The page reports it if tracked runs stall and untracked ones do not."""
+    """Every claim differs if tracked runs stall and untracked ones do not."""
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
     setting = Setting("a9a", 5, 1, source)
     good, bad = [0.8**t for t in range(200)], [max(0.8**t, 1e-2) for t in range(200)]
     outcomes = {cell: _outcome(cell, bad if cell.method == "DeEPCA" else good) for cell in claim_cells(setting)}
-    verdicts = {claim.statement.split(":")[-1][:30]: claim.verdict for claim in judge(setting, outcomes)}
+    verdicts = {claim.name: claim.verdict for claim in judge(setting, outcomes)}
     assert set(verdicts.values()) == {"differs"}, verdicts
 
 
@@ -378,25 +386,25 @@ def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source
         pytest.skip("needs a9a.bz2 in ../shared/data")
     (claim,) = judge_extensions(Setting("a9a", 5, 1, source, max_iterations=30))
     assert claim.verdict == "not judged"
-    ground = baseline_of(Setting("a9a", 5, 1, source))
+    baseline = baseline_of(Setting("a9a", 5, 1, source))
     far, near = directed.ring(50), directed.exponential(50)
-    runs = run_with_gossip(ground, [far, near])  # five rounds on a directed ring are far too few
+    runs = run_with_gossip(baseline, [far, near])  # five rounds on a directed ring are far too few
     assert runs[far.name].iterations is None
-    assert verdict_of_runs(ground, runs) == "partly"
-    assert verdict_of_runs(ground, {"far": runs[far.name]}) == "differs"
-    assert verdict_of_runs(ground, {"near": runs[near.name]}) == "holds"
+    assert verdict_of_runs(baseline, runs) == "partly"
+    assert verdict_of_runs(baseline, {"far": runs[far.name]}) == "differs"
+    assert verdict_of_runs(baseline, {"near": runs[near.name]}) == "holds"
     assert [verdict_of(*errors) for errors in ((1e-11, 0.0), (1e-9, 0.0), (1e-9, float("nan")))] == [
         "holds",
         "partly",
         "differs",
     ]
-    assert "directed-ring(50): not reached" in describe_runs(ground, runs)
-    slow = replace(runs[near.name], iterations=2 * (ground.paper_run.iterations or 0))
-    assert verdict_of_runs(ground, {"near": slow}) == "partly"
+    assert "directed-ring(50): not reached" in describe_runs(baseline, runs)
+    slow = replace(runs[near.name], iterations=2 * (baseline.paper_run.iterations or 0))
+    assert verdict_of_runs(baseline, {"near": slow}) == "partly"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "named"),
     [
         (("a9a", "--components", "123", "--data", str(DATA)), "between 1 and 122"),
         (("a9a", "--jobs", "0"), "--jobs 0"),
@@ -408,13 +416,13 @@ def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source
         (("a9a", "--data", "nowhere"), "nowhere"),
     ],
 )
-def test_mistakes_are_reported_in_one_line_with_exit_code_2(
-    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_options_are_named_and_exit_with_code_2(
+    arguments: tuple[str, ...], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["reproduce", *arguments, "--quiet"])
     assert done.exit_code == 2
-    assert words in done.stderr
+    assert named in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +64,7 @@ def unheard(network: Network, x: Array, y: Array) -> Array:
 
 
 class Lossy(Stepwise):
-    """In iteration 2 agent 0 misses the first message of a neighbour and uses its own value instead."""
+    """Network in which agent 0 loses a neighbour's first message of iteration 2 and uses its own value instead."""
 
     reliable = False
 
@@ -75,7 +77,7 @@ class Lossy(Stepwise):
 
 
 class LossyAgent(AgentNetwork):
-    """The same fault in the network of a single agent."""
+    """Network of a single agent with the same fault."""
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         received = super().exchange(message, receivers, sources)
@@ -118,7 +120,7 @@ def test_a_lost_message_absorbed_by_reweighting_is_detected(kind: str) -> None:
 @pytest.mark.parametrize("how", [qr, polar])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_tracking_restarts_after_a_lost_message_if_there_is_a_tolerance(kind: str, how: Orthonormalise) -> None:
-    """The answer is then right."""
+    """After the restart, the answer is right."""
     stack, U = problem()
     results, W = run_lossy(kind, stack, how, max_iter=400, stop=Tolerance(1e-10))
     assert worst_tangent(U, W) <= 1e-10
@@ -211,6 +213,44 @@ def test_an_agent_with_a_stale_operator_is_detected(kind: str) -> None:
         assert certificate.worst_angle >= wrong
 
 
+# ----------------------------------------------------------------------------------------------------- old names
+
+
+def with_warning(work: Callable[[], Any]) -> Any:
+    """Return what ``work`` returns, and assert that it warns once of a deprecated name used in this file."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        value = work()
+    assert [(one.category, one.filename) for one in heard] == [(DeprecationWarning, __file__)]
+    return value
+
+
+def test_parameters_of_certify_are_accepted_under_their_old_names() -> None:
+    stack, U = problem()
+    network, everywhere = SimulatedNetwork(PLACE), np.stack([U] * M)
+    previous, _ = certify(stack, everywhere, network, failure_probability=1e-3, max_products=2)
+
+    def old(**option: Any) -> Certificate:
+        certificate: Certificate = with_warning(lambda: certify(stack, everywhere, network, **option))[0]
+        return certificate
+
+    assert old(failure=1e-3).failure == 1e-3
+    assert old(products=2).products <= 2
+    assert old(known=previous).bound == previous.bound
+
+
+def test_counts_of_certified_components_are_available_under_their_old_names() -> None:
+    stack, U = problem()
+    certificate, _ = certify(stack, np.stack([U] * M), SimulatedNetwork(PLACE))
+    assert with_warning(lambda: getattr(certificate, "known"))(1e-8) == certificate.n_known(1e-8) == K  # noqa: B009
+    assert with_warning(lambda: getattr(certificate, "bounded")) == certificate.n_bounded == K  # noqa: B009
+
+
+@pytest.mark.parametrize(("old", "new"), [("Averaged", "AverageWithError"), ("average_then", "average_and_derive")])
+def test_averages_with_an_error_are_available_under_their_old_names(old: str, new: str) -> None:
+    assert with_warning(lambda: getattr(deepca.consensus, old)) is getattr(deepca.consensus, new)
+
+
 # ------------------------------------------------------------------------------------------------------- averages
 
 
@@ -284,7 +324,7 @@ def test_nothing_is_proven_if_messages_are_lost_while_probes_are_averaged() -> N
 @pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 @pytest.mark.parametrize("error", [1e-2, 1e-5, 1e-9, 0.0])
 def test_the_bound_holds_and_is_not_far_from_the_truth(graph: str, error: float) -> None:
-    """It is compared with scipy for subspaces rotated by a known angle, and for wide to narrow gaps."""
+    """The bound is compared with scipy for subspaces rotated by a known angle, and for wide to narrow gaps."""
     place = {"ring": deepca.topology.ring, "star": deepca.topology.star, "complete": deepca.topology.complete}[graph](M)
     for seed, gap in enumerate((0.9, 0.5, 0.1, 0.01)):
         stack = spectrum_problem(M, D, spectrum(D, K, gap=1.0 - gap, decay=0.8), seed, heterogeneity=0.6)
@@ -300,7 +340,7 @@ def test_the_bound_holds_and_is_not_far_from_the_truth(graph: str, error: float)
 
 @pytest.mark.threads(reason="one AgentNetwork, alone")
 def test_probes_estimate_eigenvalues_from_below_and_bound_them_from_above() -> None:
-    """They are compared with scipy for many spectra and any number of products."""
+    """Estimates and bounds are compared with scipy for many spectra and any number of products."""
     network = AgentNetwork(deepca.topology.complete(1), 0)
     looked = 0
     for seed in range(30):
@@ -487,7 +527,7 @@ def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
     healthy = solve(DeEPCA(stack, W0, network_of(PLACE), FastMix(4)), max_iter=400, stop=Tolerance(1e-8))
     assert healthy.status.code == "below_rounding"  # without rows, zero and small cannot be distinguished
     assert healthy.certificate is not None
-    assert healthy.certificate.known(1e-8) == 2
+    assert healthy.certificate.n_known(1e-8) == 2
     true = worst_tangent(pooled_answer(stack, 2)[1], healthy.components[:, :, :2])
     assert true <= healthy.certificate.leading(2) <= 1e-8
 
@@ -518,7 +558,7 @@ def scipy_values(stack: Array, X: Array) -> Array:
 
 @pytest.mark.parametrize("seed", law_seeds(40))
 def test_bounds_on_leading_parts_hold_for_any_subspace(seed: int) -> None:
-    """They also hold for columns that are not principal components, or are in another order."""
+    """The bounds also hold for columns that are not principal components, or are in another order."""
     rng = np.random.default_rng(seed)
     d, k = 4 + seed % 3, 3
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]

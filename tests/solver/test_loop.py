@@ -17,7 +17,7 @@ from deepca.algorithms import QRSignAdjust, State
 from deepca.network import Network
 from deepca.solver.result import StatusCode
 from deepca.topology import Topology
-from tests.support.engines import everyone, network_of, over_mpi, run_apart
+from tests.support.engines import everyone, network_of, over_mpi, run_separately
 from tests.support.helpers import Recorder, worst_tangent
 from tests.support.problems import pooled_answer, random_rows, spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -68,7 +68,7 @@ def test_resuming_equals_an_uninterrupted_run(name: str) -> None:
 
 
 def test_a_converged_run_can_be_resumed_with_a_smaller_tolerance() -> None:
-    """It takes fewer iterations than a run from the start."""
+    """The resumed run takes fewer iterations than one from the start."""
     stack = stack_of()
     _, U = pooled_answer(stack, K_COMPONENTS)
     net = network()
@@ -102,8 +102,8 @@ def test_steps_are_pure(name: str) -> None:
     assert not np.shares_memory(one.W, state.W)
 
 
-def test_without_a_stop_rule_exactly_max_iter_iterations_are_made() -> None:
-    """As in the paper."""
+def test_a_run_without_a_stop_rule_takes_exactly_max_iter_iterations() -> None:
+    """Without a rule, the loop is the paper's."""
     for count in (1, 2, 17):
         result = deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(3)), max_iter=count)
         assert result.iterations == result.state.t == count
@@ -129,7 +129,7 @@ def test_all_agents_stop_in_the_same_iteration_without_knowing_the_answer() -> N
     rows = random_rows(5, [40, 3, 200, 7, 25], D, seed=4, decay=0.6)
     A = deepca.operators.from_rows(rows)
     _, U = pooled_answer(A.mean(), K_COMPONENTS)
-    apart = run_apart(
+    apart = run_separately(
         topology,
         A,
         lambda A_j, net: DeEPCA(A_j, start(), net, FastMix(12)),
@@ -185,7 +185,7 @@ def test_the_tolerance_is_reached_on_other_graphs(topology: Topology, rounds: in
 
 
 def test_a_run_cut_short_is_not_reported_as_converged() -> None:
-    """Whenever the run is cut, even while numbers are in flight, "converged" means within the tolerance."""
+    """Whenever the run is cut, even before piggybacked numbers have arrived, "converged" means within the tolerance."""
     m, tol = 16, 1e-5
     topology = deepca.topology.ring(m)  # a diameter of 8: with one round, agreed numbers are 8 iterations old
     values = np.array([3.0, 2.0, 1.0, 0.95, 0.5, 0.3, 0.2, 0.1])
@@ -212,7 +212,7 @@ def test_too_few_rounds_are_named_as_the_cause() -> None:
     result = deepca.solve(DePCA(stack, start(), network_of(topology), FastMix(3)), max_iter=200, stop=Tolerance(1e-8))
     assert result.status.code == "disagreement"
     assert not result.status.ok
-    assert "raise rounds" in result.status.advice
+    assert "rounds" in result.status.advice
     assert result.iterations == 200
     W = everyone(result.W, 8)
     spread = max(
@@ -223,13 +223,13 @@ def test_too_few_rounds_are_named_as_the_cause() -> None:
 
 
 def test_too_few_rounds_are_also_named_without_a_stop_rule() -> None:
-    """Only max_iter is given here."""
+    """The run has a max_iter only."""
     topology = deepca.topology.path(8)
     stack = stack_of(8, heterogeneity=0.9)
     result = deepca.solve(DePCA(stack, start(), network_of(topology), FastMix(3)), max_iter=200)
     assert result.status.code == "disagreement"
     assert not result.status.ok
-    assert "raise rounds" in result.status.advice
+    assert "rounds" in result.status.advice
 
 
 @pytest.mark.parametrize("gap", [0.2, 0.05])
@@ -267,11 +267,11 @@ def test_a_run_without_a_stop_rule_that_has_settled_is_completed() -> None:
 
 
 def test_a_run_without_a_stop_rule_that_has_not_settled_is_out_of_iterations() -> None:
-    """Five iterations are not enough."""
+    """Five iterations are not enough to settle."""
     result = deepca.solve(DeEPCA(stack_of(gap=0.9), start(), network(), FastMix(6)), max_iter=5)
     assert result.status.code == "out_of_iterations"
     assert not result.status.ok
-    assert "max_iter" in result.status.advice or "raise rounds" in result.status.advice
+    assert "max_iter" in result.status.advice or "rounds" in result.status.advice
 
 
 def test_a_tolerance_below_rounding_ends_at_the_floor() -> None:
@@ -287,7 +287,7 @@ def test_a_tolerance_below_rounding_ends_at_the_floor() -> None:
 
 
 def test_a_status_is_its_code_followed_by_its_advice() -> None:
-    """The code is written in words."""
+    """In the text of a status, the code is written with spaces."""
     result = deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(6)), max_iter=500, stop=Tolerance(1e-6))
     assert str(result.status).startswith("converged: ")
     assert result.status.advice in str(result.status)
@@ -299,7 +299,7 @@ def test_a_status_is_its_code_followed_by_its_advice() -> None:
 
 @pytest.mark.parametrize("name", ["DeEPCA", "DeEPCA, rows", "CPCA"])
 def test_eigenvalues_are_those_of_the_pooled_matrix(name: str) -> None:
-    """They are compared at every agent, in descending order, with scipy."""
+    """Eigenvalues at every agent are compared, in descending order, with scipy."""
     algorithm = MAKERS[name]()
     pooled = everyone(algorithm.A.dense(), M).mean(axis=0) if algorithm.A.batch else algorithm.A.mean()
     expected = scipy.linalg.eigh(pooled, eigvals_only=True)[::-1][:K_COMPONENTS]
@@ -405,7 +405,7 @@ def test_a_growing_number_of_rounds_takes_depca_further_than_a_fixed_one() -> No
     "orthonormalise", [deepca.operators.linalg.polar, deepca.operators.linalg.qr, QRSignAdjust(start())]
 )
 def test_every_orthonormalisation_gives_the_same_subspace(orthonormalise: Orthonormalise) -> None:
-    """They are the polar factor, QR, and QR with SignAdjust."""
+    """The choices are the polar factor, QR, and QR with SignAdjust."""
     stack = stack_of()
     _, U = pooled_answer(stack, K_COMPONENTS)
     result = deepca.solve(
@@ -418,7 +418,7 @@ def test_every_orthonormalisation_gives_the_same_subspace(orthonormalise: Orthon
 
 
 def test_the_basis_is_orthonormal_in_every_iteration() -> None:
-    """So it is in the last iteration, too."""
+    """Every W that an observer sees has orthonormal columns."""
     recorder = Recorder()
     deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(2)), max_iter=40, observers=[recorder])
     for step in recorder.steps:

@@ -15,7 +15,7 @@ from deepca.network import SimulatedNetwork
 from deepca.network.base import LinearMixer
 from deepca.solver.observers import Step, Trace
 from deepca.solver.progress import ProgressBar, bars
-from tests.support.engines import everyone, mine, network_of, over_mpi, run_apart
+from tests.support.engines import everyone, mine, network_of, over_mpi, run_separately
 from tests.support.helpers import Recorder, tangents
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
 
@@ -128,7 +128,7 @@ def test_separate_agents_record_their_own_angles_but_no_disagreement() -> None:
     """The curve of tan θ is that of the local agents; curves that need all agents are NaN."""
     stack, U, W0 = problem()
     traces = [Trace(U=U) for _ in range(M)]
-    apart = run_apart(
+    apart = run_separately(
         deepca.topology.ring(M),
         deepca.operators.from_matrices(stack),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(ROUNDS)),
@@ -150,7 +150,7 @@ def test_separate_agents_record_their_own_angles_but_no_disagreement() -> None:
 
 
 def test_a_single_agent_has_no_disagreement() -> None:
-    """Nor has the centralised run, which sends nothing."""
+    """The only agent is that of the centralised run, which sends nothing."""
     stack, U, W0 = problem()
     trace = Trace(U=U)
     deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=30, observers=[trace])

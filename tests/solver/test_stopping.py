@@ -17,7 +17,7 @@ from deepca.algorithms import State
 from deepca.errors import ParameterError
 from deepca.network import SimulatedNetwork
 from deepca.solver.stopping import Agreed, agreed_from, at_floor, error_estimate, measure
-from tests.support.engines import everyone, mine, network_of, over_mpi, run_apart
+from tests.support.engines import everyone, mine, network_of, over_mpi, run_separately
 from tests.support.errors import raises
 from tests.support.helpers import Recorder
 from tests.support.problems import spectrum, spectrum_problem
@@ -61,7 +61,7 @@ def test_the_rate_accounts_for_iterations_missing_from_the_history(r: float, n: 
 
 
 def test_the_error_is_unknown_while_the_change_does_not_shrink() -> None:
-    """There may be no history, a constant change, or a growing one."""
+    """The error is infinite after a single change, and for constant and growing changes."""
     assert error_estimate([entry(1, 1e-9)]) == math.inf
     assert error_estimate([entry(t, 1e-3) for t in range(1, 10)]) == math.inf
     assert error_estimate([entry(t, 1e-9 * 2.0**t) for t in range(1, 10)]) == math.inf
@@ -82,7 +82,7 @@ def test_one_fast_step_in_a_slow_run_does_not_count() -> None:
 
 
 def test_no_change_means_no_error() -> None:
-    """Here the change is exactly zero."""
+    """If the change is exactly zero, so is the estimated error."""
     assert error_estimate([entry(1, 1e-3), entry(2, 0.0)]) == 0.0
     still = [entry(t, 0.0) for t in range(2, 4)]
     assert Tolerance(1e-12).met([entry(1, 1e-3), *still])
@@ -121,7 +121,7 @@ def agreed(before: State, after: State) -> Agreed:
 
 
 def test_the_change_is_the_distance_between_subspaces() -> None:
-    """It is the Frobenius norm of the sines of the principal angles (by scipy), the largest over the agents."""
+    """The change is the largest Frobenius norm, over the agents, of the sines of the principal angles (by scipy)."""
     V = np.stack([orthonormal(9, 3, seed) for seed in range(4)])
     W = np.stack([orthonormal(9, 3, seed + 10) for seed in range(4)])
     sines = [np.sin(scipy.linalg.subspace_angles(v, w)) for v, w in zip(V, W, strict=True)]
@@ -137,7 +137,7 @@ def test_another_basis_of_the_same_subspace_does_not_count_as_a_change() -> None
 
 
 def test_agents_with_the_same_state_agree_exactly() -> None:
-    """Then the disagreement is exactly zero."""
+    """The disagreement is exactly zero if all states are equal."""
     W = np.broadcast_to(orthonormal(9, 3, 0), (5, 9, 3))
     assert agreed(State(0, W, W), State(1, W, W)).disagreement == 0.0
 
@@ -166,7 +166,7 @@ def test_agents_that_differ_only_in_s_disagree() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_the_rank_is_the_lowest_of_any_agent(rank: int) -> None:
-    """Here the S of one agent is rank deficient."""
+    """The S of one agent is rank deficient."""
     W = np.stack([orthonormal(9, 3, seed) for seed in range(3)])
     S = W * np.array([3.0, 2.0, 1.0])
     S[1] = S[1] * (np.arange(3) < rank)
@@ -191,13 +191,13 @@ def test_nan_at_one_agent_reaches_all_agents() -> None:
 
 
 def test_every_agent_has_the_same_agreed_numbers() -> None:
-    """Up to rounding, they are those of the simulator."""
+    """All agents have the same bits; the simulator has the same numbers up to rounding."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     recorders = [Recorder() for _ in range(4)]
     A = deepca.operators.from_matrices(stack)
-    run_apart(
+    run_separately(
         topology,
         A,
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(2)),
@@ -213,8 +213,8 @@ def test_every_agent_has_the_same_agreed_numbers() -> None:
     assert len(histories) == (1 if over_mpi() else 4)
     assert all(history == histories[0] for history in histories)
     numbers = [(a.t, a.change, a.disagreement, a.rank, a.floor) for a in histories[0] if a is not None]
-    told = everyone(np.repeat([numbers], len(mine(4)), axis=0), 4)
-    assert (told == numbers).all()  # on every rank, too
+    of_everyone = everyone(np.repeat([numbers], len(mine(4)), axis=0), 4)
+    assert (of_everyone == numbers).all()  # on every rank, too
     for own, simulated in zip(histories[0], (step.agreed for step in whole.steps), strict=True):
         assert (own is None) == (simulated is None)
         if own is not None and simulated is not None:
@@ -227,7 +227,7 @@ def test_every_agent_has_the_same_agreed_numbers() -> None:
 
 
 def test_the_agreed_change_matches_the_states() -> None:
-    """It is recomputed from states recorded by an observer."""
+    """The change is recomputed from states recorded by an observer."""
     topology = deepca.topology.ring(5)
     stack = spectrum_problem(5, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -240,8 +240,8 @@ def test_the_agreed_change_matches_the_states() -> None:
     for step in seen.steps:
         if step.agreed is None:
             continue
-        told = steps[step.agreed.t]
-        before, after = everyone(told.before.W, 5), everyone(told.after.W, 5)
+        measured = steps[step.agreed.t]
+        before, after = everyone(measured.before.W, 5), everyone(measured.after.W, 5)
         angles = [scipy.linalg.subspace_angles(a, b) for a, b in zip(before, after, strict=True)]
         assert step.agreed.change == pytest.approx(max(float(np.linalg.norm(np.sin(a))) for a in angles), rel=1e-9)
         compared += 1
@@ -261,7 +261,7 @@ class Budget:
 
 
 def test_a_user_defined_rule_ends_the_run() -> None:
-    """Any object with ``tol`` and ``met`` is a rule; this one counts agreed iterations, two fewer than were made."""
+    """Any object with ``tol`` and ``met`` is a rule; this one counts agreed iterations, two fewer than all."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)

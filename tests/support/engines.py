@@ -26,9 +26,9 @@ from tests.support.helpers import Make, RoundByRound, added, run_threads, summed
 
 __all__ = [
     "ENGINES",
-    "Apart",
     "Done",
     "Engine",
+    "SeparateRun",
     "Stepwise",
     "assert_same_traffic",
     "at_every_agent",
@@ -41,7 +41,7 @@ __all__ = [
     "over_mpi",
     "payload",
     "ranks_of",
-    "run_apart",
+    "run_separately",
     "total",
     "use_mpi",
     "whole",
@@ -79,14 +79,14 @@ def network_of(topology: Topology) -> Network:
 
 
 def mine(m: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the local ones of m agents."""
+    """Return which of m agents are local, as indices."""
     if not over_mpi():
         return np.arange(m)
-    from deepca.engines.local import even_shares
+    from deepca.engines.local import distribute_evenly
     from tests.support.mpi_ranks import group
 
     ranks = group(m)
-    shares = even_shares(m, ranks.size)
+    shares = distribute_evenly(m, ranks.size)
     first = sum(shares[: ranks.rank])
     return np.arange(first, first + shares[ranks.rank])
 
@@ -101,7 +101,7 @@ def ranks_of(m: int) -> int:
 
 
 def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
-    """Return the rows of all m agents from those of the local ones."""
+    """Gather the rows of all m agents from those of the local agents."""
     local = np.asarray(x)
     if not over_mpi():
         return local
@@ -111,25 +111,27 @@ def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
 
 
 def of_all(state: S_, m: int) -> S_:
-    """Return a state with the arrays of all m agents from one with those of the local ones."""
+    """Gather a state with the arrays of all m agents from the states of the local agents."""
     return _changed(state, lambda x: everyone(x, m))
 
 
 def of_mine(state: S_, m: int) -> S_:
-    """Return a state with the arrays of the local agents from one with those of all m."""
+    """Return a state with the arrays of the local agents, given one with those of all m agents."""
     return _changed(state, lambda x: x[mine(m)])
 
 
 def _changed(state: S_, change: Callable[[Array], Array]) -> S_:
-    held = {name: x for name, x in vars(state).items() if isinstance(x, np.ndarray) and x.ndim == 3}
-    changed: dict[str, Any] = {name: change(x) for name, x in held.items()}
+    arrays = {name: x for name, x in vars(state).items() if isinstance(x, np.ndarray) and x.ndim == 3}
+    changed: dict[str, Any] = {name: change(x) for name, x in arrays.items()}
     return replace(state, **changed)
 
 
 def _stacked(states: Sequence[S_]) -> S_:
-    held = {name: x.shape for name, x in vars(states[0]).items() if isinstance(x, np.ndarray) and x.ndim == 2}
-    alike = {name for name, shape in held.items() if all(getattr(state, name).shape == shape for state in states)}
-    stacks: dict[str, Any] = {name: np.stack([getattr(state, name) for state in states]) for name in alike}
+    arrays = {name: x.shape for name, x in vars(states[0]).items() if isinstance(x, np.ndarray) and x.ndim == 2}
+    same_shape = {
+        name for name, shape in arrays.items() if all(getattr(state, name).shape == shape for state in states)
+    }
+    stacks: dict[str, Any] = {name: np.stack([getattr(state, name) for state in states]) for name in same_shape}
     return replace(states[0], **stacks)
 
 
@@ -209,13 +211,13 @@ def at_every_agent(kind: str, topology: Topology, work: Callable[[Network], npt.
 
 
 @dataclass(frozen=True)
-class Apart:
+class SeparateRun:
     """A run with separate agents: one per thread, or on several ranks.
 
     Attributes
     ----------
     parts : list of Result
-        Local results, one per thread, or that of this rank.
+        Local results: one per thread, or the one of this rank.
     whole : Result
         Result of all agents, as from the simulator.
     """
@@ -224,7 +226,7 @@ class Apart:
     whole: Result[Any]
 
 
-def run_apart(
+def run_separately(
     topology: Topology,
     A: Operator,
     make: Make,
@@ -233,11 +235,11 @@ def run_apart(
     stop: StopRule | None = None,
     observers: Callable[[int], Sequence[Observer]] = lambda part: (),
     start: Sequence[TrackedState] | None = None,
-) -> Apart:
+) -> SeparateRun:
     """Run one agent per thread, or some per rank; ``observers`` is called, and ``start`` has a state, for each part."""
     if not over_mpi():
         parts = run_threads(topology, A, make, max_iter=max_iter, stop=stop, observers=observers, start=start)
-        return Apart(parts, whole(parts, topology.n_agents))
+        return SeparateRun(parts, whole(parts, topology.n_agents))
     result = deepca.solve(
         make(A, network_of(topology)),
         max_iter=max_iter,
@@ -245,11 +247,11 @@ def run_apart(
         observers=observers(0),
         start=None if start is None else start[0],
     )
-    return Apart([result], whole([result], topology.n_agents))
+    return SeparateRun([result], whole([result], topology.n_agents))
 
 
 def whole(parts: Sequence[Result[Any]], m: int) -> Result[Any]:
-    """Return the result of all m agents from those of single agents or of this rank, which must have ended alike."""
+    """Return the result of all m agents, given those of single agents or of this rank; they must have ended alike."""
     first = parts[0]
     ends = [(r.iterations, r.status.code, r.rank, r.restarts, r.state.t) for r in parts]
     assert len(set(ends)) == 1, f"agents ended differently: {ends}"

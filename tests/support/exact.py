@@ -10,33 +10,36 @@ import numpy.typing as npt
 __all__ = ["centred_rows", "exact_covariance", "long_eigh", "true_angle"]
 
 Array = npt.NDArray[np.float64]
-Long = npt.NDArray[np.longdouble]
+LongArray = npt.NDArray[np.longdouble]
 
 
 def exact_covariance(
     X: npt.ArrayLike, w: npt.ArrayLike | None = None, *, center: bool = True, scale: bool = False
-) -> Long:
-    """Return ``Σ w (x − mean)(x − mean)ᵀ / (Σ w − 1)`` with each entry rounded once, optionally of scaled columns."""
+) -> LongArray:
+    """Return ``Σ w (x − mean)(x − mean)ᵀ / (Σ w − 1)``, with each entry of the sum rounded once.
+
+    Without ``center`` the mean is not subtracted; with ``scale`` columns are divided by their standard deviations.
+    """
     rows = [[Fraction(float(value)) for value in row] for row in np.asarray(X)]
     weights = [Fraction(1)] * len(rows) if w is None else [Fraction(float(value)) for value in np.asarray(w)]
     total, columns = sum(weights, Fraction(0)), list(zip(*rows, strict=True))
     means = [sum(map(Fraction.__mul__, weights, column), Fraction(0)) / total for column in columns]
-    apart = [[value - mean for value in column] for column, mean in zip(columns, means, strict=True)]
-    about = apart if center else columns
+    centred = [[value - mean for value in column] for column, mean in zip(columns, means, strict=True)]
+    used = centred if center else columns
     d = len(columns)
     S = np.empty((d, d), dtype=np.longdouble)
     for a in range(d):
-        weighted = list(map(Fraction.__mul__, weights, about[a]))
+        weighted = list(map(Fraction.__mul__, weights, used[a]))
         for b in range(a, d):
-            S[a, b] = S[b, a] = _long(sum(map(Fraction.__mul__, weighted, about[b]), Fraction(0)))
+            S[a, b] = S[b, a] = _long(sum(map(Fraction.__mul__, weighted, used[b]), Fraction(0)))
     if scale:
-        squares = [sum((c * y * y for c, y in zip(weights, column, strict=True)), Fraction(0)) for column in apart]
+        squares = [sum((c * y * y for c, y in zip(weights, column, strict=True)), Fraction(0)) for column in centred]
         units = np.sqrt(np.array([_long(s / total) for s in squares]))
         S /= units[:, None] * units
     return np.asarray(S / _long(total - 1))
 
 
-def centred_rows(X: npt.ArrayLike) -> Long:
+def centred_rows(X: npt.ArrayLike) -> LongArray:
     """Return rows minus their exact mean, with each entry rounded once; squares of the rows would lose small values."""
     columns = [[Fraction(float(value)) for value in column] for column in np.asarray(X).T]
     means = [sum(column, Fraction(0)) / len(column) for column in columns]
@@ -49,7 +52,7 @@ def _long(x: Fraction) -> np.longdouble:
     return np.longdouble(high) + np.longdouble(float(x - Fraction(high)))
 
 
-def long_eigh(A: Long) -> tuple[Long, Long]:
+def long_eigh(A: LongArray) -> tuple[LongArray, LongArray]:
     """Return eigenvalues, descending, and eigenvectors by Jacobi rotations in long doubles."""
     A, V = np.array(A, dtype=np.longdouble), np.eye(len(A), dtype=np.longdouble)
     d = len(A)
@@ -71,7 +74,7 @@ def long_eigh(A: Long) -> tuple[Long, Long]:
     return np.diagonal(A)[order], V[:, order]
 
 
-def true_angle(A: Long, components: Array) -> float:
+def true_angle(A: LongArray, components: Array) -> float:
     """Return ``tan θ_k`` between the rows of ``components`` and the top k eigenvectors of A."""
     _, V = long_eigh(A)
     k = len(components)

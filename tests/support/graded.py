@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-Long = npt.NDArray[np.longdouble]
+LongArray = npt.NDArray[np.longdouble]
 
 _EPS = np.finfo(np.longdouble).eps
 
@@ -22,7 +22,7 @@ def graded_rows(n: int, sigma: Any, seed: int, *, d: int | None = None) -> Array
     return np.asarray((rng.standard_normal((n, sigma.size)) * sigma) @ Q)
 
 
-def long_svd(X: npt.NDArray[Any]) -> tuple[Long, Long]:
+def long_svd(X: npt.NDArray[Any]) -> tuple[LongArray, LongArray]:
     """Return singular values, descending, and right vectors as columns, by one-sided Jacobi in extended precision."""
     Y = np.array(X, dtype=np.longdouble)
     d = Y.shape[1]
@@ -47,7 +47,7 @@ def long_svd(X: npt.NDArray[Any]) -> tuple[Long, Long]:
     return sigma[order], V[:, order]
 
 
-def tangent_of(U: Long, X: npt.NDArray[Any]) -> float:
+def tangent_of(U: LongArray, X: npt.NDArray[Any]) -> float:
     """Return the tangent of the largest principal angle between the spans of orthonormal U and X, even if tiny."""
     outside = X.astype(np.longdouble) - U @ (U.T @ X.astype(np.longdouble))
     sine = float(np.linalg.norm(outside.astype(np.float64), 2))

@@ -179,7 +179,7 @@ def run_study(main: Callable[..., None], *words: str) -> Any:
 
 
 def check_wrong_options_of_a_study(main: Callable[..., None], folder: Path) -> None:
-    """Assert that wrong options give one line and exit code 2."""
+    """Assert that wrong options end a study with exit code 2 and without a traceback."""
     done = run_study(main, "--jobs", "0", "--out", str(folder / "page.md"))
     assert done.exit_code == 2
     assert "at least one process" in done.output

@@ -63,7 +63,7 @@ class Job:
     code : int
         Exit code of mpiexec.
     over : float
-        Time at which it and all its processes had ended (``time.time()``).
+        Time at which mpiexec and all its processes had ended (``time.time()``).
     left : tuple of str
         Command lines of processes that were still running then, and had to be killed.
     """

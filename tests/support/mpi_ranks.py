@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from deepca.engines.local import even_shares
+from deepca.engines.local import distribute_evenly
 from deepca.engines.mpi.network import MpiNetwork
 from deepca.topology import Topology
 
@@ -86,12 +86,12 @@ def group(n_agents: int) -> MPI.Intracomm:
 
 
 def gathered(x: npt.NDArray[Any], n_agents: int) -> npt.NDArray[Any]:
-    """Return the rows of all agents from those of each rank."""
+    """Gather the rows of all agents from those of each rank."""
     ranks = group(n_agents)
     own = np.ascontiguousarray(x)
     found = np.empty((n_agents, *own.shape[1:]), dtype=own.dtype)
     row = own[0].size
-    ranks.Allgatherv(own, (found, [share * row for share in even_shares(n_agents, ranks.size)]))
+    ranks.Allgatherv(own, (found, [share * row for share in distribute_evenly(n_agents, ranks.size)]))
     return found
 
 

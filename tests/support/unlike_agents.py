@@ -20,11 +20,11 @@ from deepca.solver.result import StatusCode
 from tests.support.helpers import worst_tangent
 from tests.support.problems import heterogeneous_problem
 
-__all__ = ["Compared", "Ended", "compare", "solve_heterogeneous"]
+__all__ = ["Comparison", "RunOutcome", "compare", "solve_heterogeneous"]
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunOutcome:
     """Outcome of a run: its status, and the tangent of the true angle at the worst agent."""
 
     code: StatusCode
@@ -44,31 +44,31 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Outcomes of both methods on one problem."""
 
     about: str
-    deepca: Ended
-    accelerated: Ended
+    deepca: RunOutcome
+    accelerated: RunOutcome
 
 
 def solve_heterogeneous(
     seed: int, method: type[DeEPCA] | type[AcceleratedDeEPCA], *, tol: float = 1e-9, max_iter: int = 2000
-) -> Ended:
+) -> RunOutcome:
     """Solve one of the problems of :func:`tests.support.problems.heterogeneous_problem` with default settings."""
     problem = heterogeneous_problem(seed)
     W0 = random_orthonormal(problem.stack.shape[-1], problem.k, seed=1)
     algorithm: Algorithm[Any] = method(problem.stack, W0, SimulatedNetwork(problem.place))
     result = deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol))
     tangent = worst_tangent(problem.answer(), result.W)
-    return Ended(result.status.code, tangent, result.iterations, result.traffic.rounds, tol)
+    return RunOutcome(result.status.code, tangent, result.iterations, result.traffic.rounds, tol)
 
 
-def compare(seeds: Iterable[int]) -> Iterable[Compared]:
+def compare(seeds: Iterable[int]) -> Iterable[Comparison]:
     """Solve each problem with both methods."""
     for seed in seeds:
         about = heterogeneous_problem(seed).about
-        yield Compared(about, solve_heterogeneous(seed, DeEPCA), solve_heterogeneous(seed, AcceleratedDeEPCA))
+        yield Comparison(about, solve_heterogeneous(seed, DeEPCA), solve_heterogeneous(seed, AcceleratedDeEPCA))
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def test_weights_follow_from_out_degrees_alone(m: int, seed: int) -> None:
     assert found.flood_rounds == nx.diameter(graph)
     values = np.sort(np.abs(np.linalg.eigvals(C)))
     assert found.lambda2 == pytest.approx(values[-2], abs=1e-12)
-    np.testing.assert_allclose(C @ found.limit, found.limit, atol=1e-14)
-    assert found.limit.min() > 0.0
+    np.testing.assert_allclose(C @ found.stationary_distribution, found.stationary_distribution, atol=1e-14)
+    assert found.stationary_distribution.min() > 0.0
     assert set(found.to_networkx().edges()) == set(graph.edges())
     for root in range(m):
         there, back = found.paths_to(root), found.paths_from(root)
@@ -290,9 +290,9 @@ def test_tracking_restarts_after_a_disturbance() -> None:
         solver: Any = algorithm(from_matrices(stack), W0, network)
         first = deepca.solve(solver, max_iter=500, stop=Tolerance(1e-9))
         tracked = "T" if isinstance(first.state, AcceleratedState) else "S"
-        spoilt = replace(first.state, **{tracked: getattr(first.state, tracked) + 1.0})
-        assert np.abs(everyone(spoilt.excess, M).mean(axis=0)).max() >= 0.9
-        restarted = solver.restart(spoilt, 60)
+        corrupted = replace(first.state, **{tracked: getattr(first.state, tracked) + 1.0})
+        assert np.abs(everyone(corrupted.excess, M).mean(axis=0)).max() >= 0.9
+        restarted = solver.restart(corrupted, 60)
         assert isinstance(restarted.memory, PushSum)
         drift = everyone(restarted.excess, M).mean(axis=0)
         assert np.abs(drift).max() <= 1e-13

@@ -21,13 +21,13 @@ from sklearn.decomposition import PCA
 
 import deepca
 from deepca import topology as tp
-from deepca.decomposition.settings import algorithm_of
+from deepca.decomposition.settings import create_algorithm
 from deepca.errors import InvalidInput, TopologyError
 from deepca.plots import network as network_plots
 from deepca.sites.config.network_file import EXAMPLE, read_network
 from deepca.topology import Topology, directed, time_varying
 from deepca.topology.directed import Digraph
-from deepca.topology.names import CHANGING, DIRECTED, agents_in_name, from_name
+from deepca.topology.names import DIRECTED, TIME_VARYING, agents_in_name, from_name
 from deepca.topology.time_varying import TimeVarying
 from tests.laws.strategies import quick
 from tests.support.errors import raises
@@ -96,7 +96,7 @@ def test_a_name_creates_the_same_network_as_the_function(spec: str, m: int | Non
 
 
 def test_every_name_has_an_example_that_works() -> None:
-    for name, example in (DIRECTED | CHANGING).items():
+    for name, example in (DIRECTED | TIME_VARYING).items():
         made = from_name(example, seed=0)
         assert example.startswith(f"{name}:")
         assert made.name.startswith(f"{name}(")
@@ -170,7 +170,8 @@ def test_a_long_directed_ring_has_the_closed_form_eigenvalue() -> None:
         ("one-peer:5000", None, "m", 5000),
         ("matchings:ring:5000", None, "m", 5000),
         ("directed-ring:999999999", None, "links", 999_999_999),
-        ("random-digraph:0.001:90000", None, "links", 0.25 * 90_000 * 89_999),
+        ("random-digraph:0.001:90000", None, "m", 90_000),
+        ("random-digraph:1:2237", None, "m", 2237),
     ],
 )
 def test_invalid_names_are_rejected(spec: str, m: int | None, parameter: str, value: object) -> None:
@@ -375,7 +376,7 @@ def test_fit_gives_the_certified_result_of_pooled_pca(spec: str, digits: Array, 
 def test_auto_chooses_a_method_that_supports_the_network(spec: str) -> None:
     net = from_name(spec, 6, seed=0)
     network = deepca.SimulatedNetwork(net)
-    chosen = algorithm_of("auto", np.stack([np.eye(4)] * 6), np.eye(4)[:, :1], network)
+    chosen = create_algorithm("auto", np.stack([np.eye(4)] * 6), np.eye(4)[:, :1], network)
     assert isinstance(chosen, deepca.AcceleratedDeEPCA if net.time_varying else deepca.BlockKrylov)
 
 
@@ -431,3 +432,23 @@ def test_mixers_that_need_a_symmetric_matrix_are_rejected() -> None:
                 deepca.DeEPCA(A, W0, network, mixer)
             with pytest.raises(deepca.errors.MixingError):
                 mixer.contraction(network.topology, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "spec"),
+    [
+        ("rign", None, "rign"),
+        ("ring", None, "ring"),
+        ("torus:5x10", 3, "torus:5x10"),
+        ("erdos-renyi:0.01:50", None, "erdos-renyi:0.01:50"),
+        ("random-regular:7:5", None, "random-regular:7:5"),
+        ("failing:rign:5", None, "failing:rign:5"),
+    ],
+)
+def test_errors_have_the_name_at_fault(name: str, m: int | None, spec: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        from_name(name, m, seed=1)
+    assert caught.value.spec == spec
+    assert str(caught.value).startswith(f"{spec}: ")
+    for suggestion in caught.value.suggestions:
+        assert from_name(suggestion, None if ":" in suggestion else 9).n_agents > 1

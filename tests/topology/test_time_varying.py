@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import deepca
 from deepca._util.typing import Csr, csr
-from deepca.consensus.averaging import average, common_average, common_averaged_then
+from deepca.consensus.averaging import average, common_average, common_average_and_derive
 from deepca.consensus.exact import exact_average
 from deepca.consensus.mixer_state import PushSum
 from deepca.errors import (
@@ -237,7 +237,7 @@ def average_over_lossy_links(seed: int) -> tuple[float, float]:
     x = np.random.default_rng(seed).standard_normal((6, 40))
     network = SimulatedNetwork(time_varying.lossy(base, 1e-3, seed=seed))
     try:
-        found, _ = common_averaged_then(network, x, lambda mean: mean[:1], 1)
+        found, _ = common_average_and_derive(network, x, lambda mean: mean[:1], 1)
     except NetworkError:
         return np.inf, np.inf
     largest = float(np.linalg.norm(x, axis=-1).max())
@@ -325,7 +325,7 @@ def test_mixers_with_memory_are_slow_or_diverge() -> None:
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_mixing_and_reducing_use_consecutive_rounds_on_every_engine(name: str, kind: str) -> None:
-    """All agents make the same rounds in sequence, and traffic counts their messages."""
+    """All agents run the same rounds in sequence, and traffic counts their messages."""
     graph = NETWORKS[name]
     x = np.random.default_rng(1).standard_normal((M, 4))
 

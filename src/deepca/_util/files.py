@@ -71,11 +71,24 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to disk, on systems that support it."""
-    with contextlib.suppress(OSError):
+def sync_folder(folder: Path, *, must_succeed: bool = False) -> None:
+    """Flush new and renamed entries of a folder to disk (does nothing on Windows, where folders cannot be opened).
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    must_succeed : bool, default=False
+        Whether to raise the OSError of a file system that cannot flush folders, or fails to, instead of ignoring it.
+    """
+    if os.name != "posix":
+        return
+    try:
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError:
+        if must_succeed:
+            raise

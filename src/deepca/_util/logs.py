@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["EventHandler", "EventLogger", "attached", "is_event", "one_line"]
 
 _lock = threading.Lock()
-_levels: list[int] = []  # the logger's level before each active handler; the last to leave restores the original
+_levels: list[int] = []  # level before each active handler was attached; detaching the last one restores the original
 
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
@@ -49,21 +49,21 @@ class EventHandler(logging.Handler):
 
     def __init__(self, callback: Callable[[str, str, str, Mapping[str, Any]], None], site: str | None = None) -> None:
         super().__init__()
-        self._hear, self.site = callback, site
+        self._callback, self.site = callback, site
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass an event on, and ignore other records."""
         if is_event(record, self.site):
             more = vars(record)
             try:
-                self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
+                self._callback(more["site"], more["event"], record.getMessage(), more["facts"])
             except Exception:  # as in all handlers, an error must not reach the code that logs
                 self.handleError(record)
 
 
-def one_line(text: str, longest: int = 1000) -> str:
+def one_line(text: str, max_length: int = 1000) -> str:
     """Truncate an untrusted text and make it one printable line, safe for logs."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
+    return "".join(letter if letter.isprintable() else " " for letter in text[:max_length])
 
 
 @contextmanager

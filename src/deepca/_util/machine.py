@@ -89,14 +89,14 @@ class _BlasLimit:
         self._limit: Any = None
 
     def __enter__(self) -> None:
-        """Set the limit on entering the first context."""
+        """Set the limit when the first context is entered."""
         with self._lock:
             if self._users == 0:
                 self._limit = _libraries().limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(self, *_: object) -> None:
-        """Lift the limit on leaving the last context."""
+        """Lift the limit when the last active context is left."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._limit is not None:

@@ -2,9 +2,9 @@
 
 Sums, products, quotients and square roots of single numbers are rounded in the same way everywhere (IEEE 754), and so
 are ``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are
-not: their last digit depends on the library and on the instructions it uses. The functions below use only the
-operations that are. They are accurate to a few units in the last place but a thousand times slower than vectorized
-functions, so use them only for the few numbers that determine how many rounds to run or when to stop.
+not: their last digit depends on the library and on the instructions it uses. The functions below use only operations
+that are rounded alike everywhere. They are accurate to a few units in the last place but a thousand times slower than
+vectorized functions, so use them only for the few numbers that determine how many rounds to run or when to stop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "log", "median", "nor
 
 # log 2 in two parts: the product of the first with any exponent is exact
 _LOG2 = (0.6931471803691238, 1.9082149292705877e-10)
-_LOG_TERMS = 14  # of the series of artanh z, enough for double precision with z² ≤ 0.0295
+_LOG_TERMS = 14  # number of terms of the series of artanh z; enough for double precision with z² ≤ 0.0295
 _SQRT_HALF = math.sqrt(0.5)
 _SECTIONS = 32  # parts into which each step divides the interval that contains an eigenvalue
 

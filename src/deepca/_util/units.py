@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["bit_rate", "duration", "plural", "size"]
+__all__ = ["counted", "format_bit_rate", "format_bytes", "format_duration", "plural"]
 
 
-def size(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Format a number of bytes."""
     return _in_units(nbytes, ("B", "kB", "MB", "GB"), 3)
 
 
-def bit_rate(bits: float) -> str:
+def format_bit_rate(bits: float) -> str:
     """Format a number of bits per second."""
     return _in_units(bits, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"), 4)
 
@@ -28,7 +28,7 @@ def _in_units(value: float, units: Sequence[str], digits: int) -> str:
     return f"{value:.{digits}g} {units[-1]}"
 
 
-def duration(time: float) -> str:
+def format_duration(time: float) -> str:
     """Format a duration given in seconds, with three significant digits and a suitable unit."""
     if time == 0.0:
         return "0 s"
@@ -44,6 +44,11 @@ def duration(time: float) -> str:
 def plural(count: int, *, verb: bool = False) -> str:
     """Return "s" for a plural noun, or for a singular verb; otherwise nothing."""
     return "s" if (count == 1) is verb else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a number and its noun, such as "1 agent" or "1,797 rows"."""
+    return f"{count:,} {noun}{plural(count)}"
 
 
 def _three_digits(value: float) -> str:

@@ -1,6 +1,6 @@
 """Declare the values that a parameter accepts, and check them.
 
-``check("rounds", K, Whole(1), OneOf("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K satisfies one
+``check("rounds", K, Integer(1), OneOf("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K satisfies one
 of the constraints.
 """
 
@@ -17,7 +17,7 @@ from deepca.errors import ParameterError
 
 __all__ = ["NONE", "Constraint", "Integer", "NoneAs", "OneOf", "Real", "check", "format_limit", "is_integer"]
 
-_MIN_EXPONENT = 6  # of powers of ten that are written as such
+_MIN_EXPONENT = 6  # smallest exponent for which a power of ten is written as 10**n
 
 
 class Constraint(Protocol):

@@ -22,8 +22,8 @@ from deepca.operators.linalg import qr, symmetric_part
 
 __all__ = ["AcceleratedDeEPCA", "AcceleratedState"]
 
-_SEED = 2029  # of the first guard columns, the same at all agents
-_MIN_GUARDS, _MAX_GUARDS = 5, 17  # columns beyond k by default: k + 1 within these limits
+_SEED = 2029  # seed of the first guard columns, the same at all agents
+_MIN_GUARDS, _MAX_GUARDS = 5, 17  # limits of the default number of columns beyond k, which is k + 1 between them
 
 
 class AcceleratedDeEPCA(Decentralized):
@@ -38,11 +38,11 @@ class AcceleratedDeEPCA(Decentralized):
     network : Network
         Network of the m agents. Arrays have shape ``(*B, d, ·)`` with ``B = network.batch``.
     mix : Mixer, optional
-        Mixer; by default PositiveChebyshev, or Gossip on graphs that are directed or change.
+        Mixer; by default PositiveChebyshev, or Gossip on directed and time-varying graphs.
     orthonormalise : callable, optional
         Function ``S ↦ (W, R)`` with ``W R = S``; the default is that of :class:`~deepca.algorithms.deepca.DeEPCA`.
     guards : int, optional
-        Columns beyond k at the start; by default k + 1, but at least 5 and at most 17.
+        Number of columns beyond k at the start; by default k + 1, but at least 5 and at most 17.
 
     Raises
     ------
@@ -73,7 +73,7 @@ class AcceleratedDeEPCA(Decentralized):
 
     *Adaptation.* The edge is the guard's Ritz value ``a = θ_{s+1} ≤ λ_{s+1}``: any error makes it too small, which is
     safe. It is zero (plain power iterations) while agents are far apart. Momentum restarts whenever the edge changes by
-    more than a tenth. All agents use agent 0's Ritz values, which ride along with gossip (``State.proposal``). The
+    more than a tenth. All agents use agent 0's Ritz values, which are piggybacked on gossip (``State.proposal``). The
     iteration starts with all columns. Once the Ritz values are steady, the s with the lowest estimated cost is chosen,
     all agents rotate their columns by the same matrix, agent 0's Ritz vectors, and the columns after the guard are
     dropped.
@@ -224,8 +224,11 @@ def _leading(H: Array, k: int) -> Array:
     return np.asarray(Q @ np.swapaxes(left @ right, -1, -2))
 
 
-def _inverse(R: Array, least: float) -> Array:
-    """Return ``R^{−1}``, with singular values raised to ``least``, a lower bound once the iteration is under way."""
+def _inverse(R: Array, min_sigma: float) -> Array:
+    """Return ``R^{−1}``, with smaller singular values raised to ``min_sigma``.
+
+    Once the iteration is under way, ``min_sigma`` is a lower bound on them, so nothing is raised.
+    """
     left, sigma, right = np.linalg.svd(R)
-    floor = np.maximum(least, SMALLEST + 1e-14 * sigma[..., :1])
+    floor = np.maximum(min_sigma, SMALLEST + 1e-14 * sigma[..., :1])
     return np.asarray(np.swapaxes(right, -1, -2) @ (np.swapaxes(left, -1, -2) / np.maximum(sigma, floor)[..., None]))

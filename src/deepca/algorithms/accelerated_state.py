@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["AcceleratedState"]
 
 _MAX_DISAGREEMENT = 0.1  # above it, agent 0's Ritz values say little about those of other agents
-_MIN_ITERATIONS = 3  # before columns may be dropped, since QR still sorts them
-_MAX_EDGE_CHANGE = 0.1  # relative to the edge; momentum restarts after a larger change
+_MIN_ITERATIONS = 3  # minimum number of iterations before columns are dropped, since QR sorts them first
+_MAX_EDGE_CHANGE = 0.1  # largest relative change of the edge without a restart of momentum
 _NEARLY_CONVERGED = 1e-3  # change of W below which columns that still move may be slowing it down
-_MAX_RITZ_MOVE = 0.1  # relative to a gap, for Ritz values to count as steady
+_MAX_RITZ_MOVE = 0.1  # largest change of a Ritz value, relative to a gap, that counts as steady
 _MAX_WAIT = 30  # iterations with the same columns before those that still move count as slowing W down
-_MAX_COST, _MAX_COST_EARLY = 0.9, 0.5  # of a different number of columns, relative to the current one, to be worth it
+_MAX_COST = 0.9  # largest cost, relative to that of the current columns, at which fewer columns are worth a change
+_MAX_COST_EARLY = 0.5  # the same limit while W still changes much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class AcceleratedState(TrackedState):
     AW : ndarray of shape (*B, d, k)
         ``A_j X_j Y``, the local products that S contains.
     K : int, default=0
-        Rounds of the next mix if the mixer leaves them open (``rounds="auto"``); 0 for the mixer's first choice.
+        Number of rounds of the next mix if the mixer has ``rounds="auto"``; 0 for the mixer's first choice.
     memory : Memory, optional
         State of the mixer for compressed messages or directed graphs (:mod:`deepca.consensus.mixer_state`).
     X : ndarray of shape (*B, d, s+1)
@@ -91,23 +92,23 @@ class AcceleratedState(TrackedState):
 
     @property
     def excess(self) -> Array:
-        """``T_j − A_j X_j``."""
+        """Tracked minus local product of all columns, ``T_j − A_j X_j``."""
         return self.T - self.AX
 
     @property
     def heterogeneity(self) -> Array:
-        """``‖T_j − A_j X_j‖ / σ_min(T_j)`` over the block, shape ``B``."""
+        """Distance of local from tracked products of the block, ``‖T_j − A_j X_j‖ / σ_min(T_j)``, shape ``B``."""
         return _relative_distance(mean_of(self.T, self.memory)[..., : self.s], self.AX[..., : self.s])
 
     @property
     def estimated_gap(self) -> float | None:
-        """``1 − θ_{k+1}/θ_k`` from agent 0's Ritz values; None before they are known."""
+        """Relative gap ``1 − θ_{k+1}/θ_k`` from agent 0's Ritz values; None before they are known."""
         k, theta = self.W.shape[-1], self.agreed
         return 1.0 - theta[k] / theta[k - 1] if len(theta) > k and theta[k - 1] > 0.0 else None
 
     @property
     def expected_log_decrease(self) -> float | None:
-        """Log-growth of θ_k or θ_s relative to the edge, whichever is slower; None before Ritz values are known."""
+        """Log-growth of θ_k or θ_s per iteration relative to the edge, the smaller one; None before these are known."""
         if len(self.agreed) <= self.s:
             return None
         return min(
@@ -128,14 +129,14 @@ class AcceleratedState(TrackedState):
         return np.concatenate([self.theta, self.axes.reshape(*self.axes.shape[:-2], -1)], axis=-1)
 
     def with_proposal(self, values: Array, agreed: Agreed) -> Self:
-        """Update the edge from agent 0's Ritz values, and drop columns if that pays off."""
+        """Update the edge from agent 0's Ritz values, and drop columns if that lowers the estimated cost enough."""
         p = self.X.shape[-1]
         if agreed.t <= self.since:  # belongs to columns that have been replaced
             return self
         noise = agreed.disagreement * float(values[0])
         theta = tuple(map(float, np.maximum(values[:p], 0.0)))
-        together = agreed.disagreement <= _MAX_DISAGREEMENT
-        state = self._with_edge(theta[self.s] if together else 0.0, theta)
+        agree = agreed.disagreement <= _MAX_DISAGREEMENT
+        state = self._with_edge(theta[self.s] if agree else 0.0, theta)
         s = self._best_columns(theta, noise, agreed)
         if s == self.s:
             return replace(state, asking=False)
@@ -154,13 +155,13 @@ class AcceleratedState(TrackedState):
         seen = tuple(max(value, noise) for value in theta)  # smaller values are noise
         costs = {s: _estimated_cost(seen, k, s, agreed.heterogeneity * theta[self.s - 1]) for s in range(k, self.s + 1)}
         best = min(costs, key=lambda s: costs[s])
-        drowned = theta[self.s - 1] <= noise
+        hidden_by_noise = theta[self.s - 1] <= noise
         needed = _MAX_COST if agreed.change <= _NEARLY_CONVERGED or late else _MAX_COST_EARLY
         steady = late or _is_steady(self.agreed, theta, k, best)
-        return best if drowned or (steady and costs[best] <= needed * costs[self.s]) else self.s
+        return best if hidden_by_noise or (steady and costs[best] <= needed * costs[self.s]) else self.s
 
     def _with_edge(self, a: float, theta: tuple[float, ...]) -> Self:
-        """Set the edge; restart momentum if it changes much, since the past belongs to other polynomials."""
+        """Set the edge; if it changes much, restart momentum, since ``past`` then belongs to other polynomials."""
         restart = abs(a - self.a) > _MAX_EDGE_CHANGE * self.a
         return replace(self, agreed=theta, a=a, past=np.zeros_like(self.past) if restart else self.past)
 
@@ -190,8 +191,8 @@ def _relative_distance(T: Array, AX: Array) -> Array:
     T, AX = T * unit, AX * unit
     sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(T, -1, -2) @ T), 0.0))
     sigma = np.where(sigma > 1e-7 * sigma[..., -1:], sigma, sigma[..., -1:])  # smaller values are lost in the squares
-    least, difference = sigma.min(axis=-1), np.linalg.norm(T - AX, axis=(-2, -1))
-    return np.asarray(np.divide(difference, least, out=np.zeros_like(difference), where=least > 0.0))
+    smallest, difference = sigma.min(axis=-1), np.linalg.norm(T - AX, axis=(-2, -1))
+    return np.asarray(np.divide(difference, smallest, out=np.zeros_like(difference), where=smallest > 0.0))
 
 
 def _estimated_cost(theta: tuple[float, ...], k: int, s: int, difference: float) -> float:

@@ -17,7 +17,7 @@ from deepca.consensus.mixers import FastMix, Mixer, default_mixer
 from deepca.consensus.pacing import MatchedRounds, Pace, SearchedRounds
 from deepca.errors import DataError, ParameterError, StartError
 from deepca.network.base import Network
-from deepca.operators.base import Operator, OperatorLike, PerAgent
+from deepca.operators.base import MixedOperator, Operator, OperatorLike
 from deepca.operators.construction import operator_from
 from deepca.operators.linalg import check_start, polar, qr, signs_towards
 
@@ -75,7 +75,7 @@ class Algorithm(Protocol[S_]):
         Parameters
         ----------
         K : int
-            Rounds to begin with; 0 for the policy's own choice.
+            Number of rounds to begin with; 0 if the policy chooses it.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class QRSignAdjust:
 
 
 class Decentralized:
-    """Base class of the methods that average by gossip; see :class:`~deepca.algorithms.deepca.DeEPCA`."""
+    """Base class of the methods that average by gossip; its parameters are documented in :class:`deepca.DeEPCA`."""
 
     name: str
     pacing: type[SearchedRounds] | type[MatchedRounds] = SearchedRounds
@@ -243,8 +243,8 @@ def orthonormal_basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -
 
     Unlike QR, the polar factor cannot flip a sign, and does not rotate columns of close eigenvalues inside the top k.
     But it preserves the mixture of directions in W⁰, in which small eigenvalues are lost in the rounding errors of
-    large ones. QR sorts the columns by size; two iterations suffice, and the polar factor keeps the order
-    (docs/robustness.md has the evidence).
+    large ones. QR, in contrast, sorts the columns by size; two iterations suffice for that, and the polar factor keeps
+    the order (measured in docs/robustness.md).
     """
     if orthonormalise is None:
         orthonormalise = qr if t < _QR_ITERATIONS else polar
@@ -265,7 +265,7 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
         raise ParameterError("network", network, "expected a network, such as deepca.SimulatedNetwork(topology)")
     operator = operator_from(A, int(network.local.reshape(-1)[0]))
     if not operator.batch and network.batch == (1,):
-        operator = PerAgent([operator])
+        operator = MixedOperator([operator])
     if operator.batch == (network.n_agents,) != network.batch and network.batch:
         operator = operator.agents(network.local)
     if operator.batch != network.batch:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import ExactlyAveraged, State, local_starts
-from deepca.consensus.exact import exact_average_then
+from deepca.consensus.exact import exact_average_and_derive
 from deepca.network.broadcasts import for_local_agents
 from deepca.operators.linalg import top_eigenvectors
 
@@ -60,7 +60,7 @@ class CovarianceAveraging(ExactlyAveraged):
     The method::
 
         A = ExactAverage(A_j)             d(d+1)/2 numbers, 2 · radius rounds
-        W = top-k eigenvectors of A       computed locally; message sizes do not depend on k
+        W = top-k eigenvectors of A       computed locally, so the size of messages does not depend on k
 
     For small d no other method needs fewer rounds. But the ``A_j`` themselves are sent: the parent of a leaf of the
     spanning tree receives the leaf's covariance matrix unaltered, and every agent ends up with the covariance of all
@@ -135,5 +135,5 @@ class CovarianceAveraging(ExactlyAveraged):
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
         local = (self.A @ for_local_agents(np.eye(d), self.network))[..., rows, columns]
-        mean, derived = exact_average_then(self.network, local, gap, 1)
+        mean, derived = exact_average_and_derive(self.network, local, gap, 1)
         return symmetric(mean), float(derived[0])

@@ -20,7 +20,7 @@ class DeEPCA(Decentralized):
         Network of the m agents. Arrays have shape ``(*B, d, k)`` with ``B = network.batch``.
     mix : Mixer, optional
         Mixer, such as ``FastMix(rounds=5)``. By default FastMix (Chebyshev if 𝐋 has negative eigenvalues, Gossip if
-        the graph is directed or changes) with the rounds K chosen while running.
+        the graph is directed or time-varying), with the number of rounds K chosen while running.
     orthonormalise : callable, optional
         Function ``S ↦ (W, R)`` with ``W R = S``, such as ``linalg.qr``, ``linalg.polar`` or the paper's
         ``QRSignAdjust(W0)``. By default QR in the first two iterations and the polar factor afterwards.

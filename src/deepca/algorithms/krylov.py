@@ -14,18 +14,25 @@ from deepca._util.portable import exp
 from deepca._util.typing import Array
 from deepca._util.validation import NONE, Integer, check
 from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, local_starts
-from deepca.consensus.exact import exact_average_then
+from deepca.consensus.exact import exact_average_and_derive
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_close, for_local_agents, packed, unpacked
+from deepca.network.broadcasts import (
+    SEMIORTHOGONALITY_TOLERANCE,
+    check_basis,
+    check_close,
+    for_local_agents,
+    packed,
+    unpacked,
+)
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
 
 __all__ = ["BlockKrylov", "KrylovState"]
 
-_MIN_GUARDS = 2  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved
-_MIN_COLUMNS = 4  # of a block: the latency of a round costs more than a few additional columns
-_MAX_BLOCKS = 12  # blocks in Q before a thick restart, which bounds memory and the cost of Rayleigh–Ritz
-_SEED = 2027  # of random columns, the same at all agents
+_MIN_GUARDS = 2  # minimum number of columns beyond k by default, so that a λ_{k+1} close to λ_k is resolved
+_MIN_COLUMNS = 4  # minimum number of columns of a block: the latency of a round outweighs a few more columns
+_MAX_BLOCKS = 12  # maximum number of blocks in Q before a thick restart, to limit memory and the cost of Rayleigh–Ritz
+_SEED = 2027  # seed of random columns, the same at all agents
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class BlockKrylov(ExactlyAveraged):
     network : Network
         Network of the m agents.
     guards : int, optional
-        Columns of a block beyond k. By default at least two, and enough for a block of four columns.
+        Number of columns of a block beyond k. By default at least two, and enough for a block of four columns.
 
     Raises
     ------
@@ -107,9 +114,9 @@ class BlockKrylov(ExactlyAveraged):
         once Q has more than 12 blocks and 16 columns:  Q = Q [y_1 … y_s],  s = two blocks
 
     One agent, the root of the spanning tree, computes the next P, the vectors kept in a restart, and everything that
-    control flow depends on. It sends them along with the average, so they are bitwise the same at all agents, whatever
-    their processors. Between agents, Q and S differ only by the rounding of products, and W also by a rotation. Nothing
-    is tracked, and nothing needs tuning.
+    control flow depends on. It sends these numbers along with the average, so they are bitwise the same at all agents,
+    whatever their processors. Between agents, Q and S differ only by the rounding of products, and W also by a
+    rotation. Nothing is tracked, and nothing needs tuning.
 
     With relative gap g, power iterations need about 1/g products and Krylov spaces 1/√g [1]_ [2]_: a handful instead of
     hundreds. Each product is averaged to rounding error, which takes more rounds than one mix of DeEPCA and requires a
@@ -188,7 +195,7 @@ class BlockKrylov(ExactlyAveraged):
             new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
-        mean, derived = exact_average_then(network, local, next_block, d * width + Q.shape[1] * kept + 1)
+        mean, derived = exact_average_and_derive(network, local, next_block, d * width + Q.shape[1] * kept + 1)
         new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
         ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
         ritz.check(network, new, y)
@@ -199,14 +206,14 @@ class BlockKrylov(ExactlyAveraged):
         return KrylovState(state.t + 1, self._for_local_agents(W), self._for_local_agents(S), Q, AQ, new, float(gap))
 
     def _kept(self, columns: int) -> int:
-        """Return how many Ritz vectors to keep if Q has that many columns; 0 if no restart is due."""
+        """Return the number of Ritz vectors to keep in a restart if Q has that many columns; 0 if none is due."""
         return 2 * self._width if columns > max(_MAX_BLOCKS * self._width, 4 * _MIN_COLUMNS) else 0
 
     def _filled(self, P: Array, Q: Array, t: int) -> Array:
         """Return P orthonormalised against Q, with random columns in place of those that have converged.
 
-        Without them, Q would never reach some eigenvectors: those of eigenvalues with a multiplicity larger than the
-        width of P, or all others if the start was invariant.
+        Without random columns, Q would never reach some eigenvectors: those of eigenvalues with a multiplicity larger
+        than the width of P, or all others if the start was invariant.
         """
         d = Q.shape[0]
         free = min(self._width, d - Q.shape[1]) - P.shape[1]
@@ -249,7 +256,11 @@ class BlockKrylov(ExactlyAveraged):
 
     def _start_at(self, W: Array, t: int) -> KrylovState:
         """Return a state whose P is a first block that begins with W; the first step takes the leader's P."""
-        own = self.network.unbatched(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
+        own = (
+            self.network.unbatched(W)
+            if not self.network.is_leader_local
+            else W.reshape(-1, *W.shape[-2:])[self._leader]
+        )
         d, k = own.shape
         more = np.random.default_rng(_SEED).standard_normal((d, self._width - k))
         P = np.linalg.qr(np.hstack([own, more]))[0]
@@ -293,9 +304,9 @@ class _Ritz:
 
     def check(self, network: Network, P: Array, y: Array) -> None:
         """Raise Contradiction unless P is a valid next block and y are the Ritz vectors to keep, up to rounding."""
-        if network.leads:
+        if network.is_leader_local:
             return
-        allowed = SEMIORTHOGONALITY * self.size
+        allowed = SEMIORTHOGONALITY_TOLERANCE * self.size
         check_basis(network, "a next block", P, self.Q, contains=self.rest, beyond=allowed)
         check_basis(network, "Ritz vectors", y)
         kept = y.T @ symmetric_part(self.Q.T @ self.AQ) @ y

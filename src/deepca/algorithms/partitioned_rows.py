@@ -1,4 +1,4 @@
-"""Compute eigenvectors of a matrix whose rows are partitioned over agents: agent j has only its own rows of M and X."""
+"""Compute eigenvectors of a matrix whose rows are partitioned over agents: agent j has some rows of M and X."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from deepca._util.floats import EPS
 from deepca._util.portable import acosh, cosh, log
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
+from deepca.algorithms.ritz_pass import correction, ritz_vectors
 from deepca.errors import Contradiction, InvalidInput, NotFiniteError
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY, checked_count, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, checked_count, unpacked
 from deepca.network.trees import SpanningTree
 from deepca.operators.linalg import symmetric_part
 
@@ -26,13 +27,13 @@ __all__ = ["FilteredSubspaceIteration", "FilteredSubspaceState", "PartitionedRow
 
 _N_GUARDS = 4  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved and the filter has an edge
 _MAX_COLUMNS = 96  # reached only if eigenvalues are repeated so often that fewer columns show no gap
-_MAX_CONDITION_ONE_PASS = 1e4  # of the scaled Gram matrix, for one pass to orthonormalise to rounding
-_MAX_CONDITION_REUSED = 16.0  # of the same matrix, for products to be recombined instead of recomputed
-_MAX_FILTER_GROWTH = 1e9  # of a column in one filter: the rounding errors along other columns must stay small
-_N_PROBES, _BLIND_DEGREE = 8, 64  # random columns that bound λ_{s+1}; their degree if no gap determines it
-_MAX_DEGREE_PER_ROW = 16  # of a filter, per row of M: a path graph needs about one per row
-_MAX_ATTEMPTS, _MAX_BOUNDS = 2, 16  # to get a bound below the target; bounds that share the failure probability
-_SEED_LIMIT = 1 << 63  # so that seeds derived from it fit into 64 bits
+_MAX_FILTER_GROWTH = 1e9  # largest growth of a column in one filter, so that rounding along other columns stays small
+_N_PROBES = 8  # number of random columns that bound λ_{s+1}
+_BLIND_DEGREE = 64  # degree of the filter of these columns if no gap determines it
+_MAX_DEGREE_PER_ROW = 16  # largest degree of a filter, per row of M; a path graph needs about one per row
+_MAX_ATTEMPTS = 2  # maximum number of attempts to find a bound below λ_s
+_MAX_BOUNDS = 16  # number of bounds among which the failure probability is divided
+_SEED_LIMIT = 1 << 63  # seeds are smaller, so that seeds derived from them fit into 64 bits
 
 
 class PartitionedRows(Protocol):
@@ -84,8 +85,10 @@ class FilteredSubspaceIteration:
         Tree over which sums are computed.
     k : int
         Number of eigenpairs.
-    known, known_value : ndarray of shape (*B, n) and float, optional
-        A known eigenvector, such as the constant one of a Laplacian, to keep out of X; and its eigenvalue.
+    known : ndarray of shape (*B, n), optional
+        A known eigenvector that X must not contain, such as the constant one of a Laplacian.
+    known_value : float, default=0.0
+        Eigenvalue of ``known``.
     seed : int, default=0
         Seed of the start and of the probes, the same at all agents.
 
@@ -95,7 +98,7 @@ class FilteredSubspaceIteration:
 
         Z  = T_q((2M − a − b)/(b − a)) X                 q rounds with neighbours; damps [a, b]
         G  = Σ_j Z_jᵀZ_j,   H = Σ_j Z_jᵀ(MZ)_j           w × w each, one sum over a tree
-        H C = G C Θ,  CᵀGC = I                           the same at every agent
+        H C = G C Θ,  CᵀGC = I,  Θ = diag(θ_1 … θ_w)     the same at every agent
         X  = Z C,   r_i² = Σ_j ‖(MX)_j − X_j Θ‖_i²       another sum
         b  = θ_w
 
@@ -143,7 +146,10 @@ class FilteredSubspaceIteration:
         return self._ritz(random_rows(self.M.numbers, w, self._seed), 0, 0)
 
     def step(self, state: FilteredSubspaceState, accuracy: float) -> FilteredSubspaceState:
-        """Apply one filter, of the degree that rounding permits and ``accuracy`` requires, then Rayleigh–Ritz."""
+        """Apply one filter, then Rayleigh–Ritz.
+
+        The degree of the filter is the one that residuals of ``accuracy`` require, or less if rounding limits it.
+        """
         a, b = self.M.lowest, float(state.theta[-1])
         q = self._degree(state, accuracy)
         X, products = state.X, state.products
@@ -169,7 +175,7 @@ class FilteredSubspaceIteration:
         return bool(state.theta.size < min(self.free, _MAX_COLUMNS))
 
     def remaining_products(self, state: FilteredSubspaceState, accuracy: float) -> float:
-        """Estimate how many more products bring residuals to ``accuracy``, from the spread of the Ritz values."""
+        """Estimate the number of further products that reduce residuals to ``accuracy``, from the Ritz values."""
         s = min(end_of_cluster(state.theta, self.k), state.theta.size - 1)
         wanted = 10.0 * max(float(state.r[:s].max(initial=0.0)) / accuracy, 1.0)
         a, b = self.M.lowest, float(state.theta[-1])
@@ -178,9 +184,9 @@ class FilteredSubspaceIteration:
     def upper_bound(self, state: FilteredSubspaceState, s: int, failure: float) -> tuple[float, int]:
         """Return an upper bound on λ_{s+1} that fails with probability ``failure``, and the number of products used.
 
-        Let ``B = (I−XXᵀ) M (I−XXᵀ)``, with X the first s columns and the known eigenvector. Then ``λ_{s+1}(M) ≤ λ₁(B)``
-        for every X. Let Z have p fresh Gaussian columns, and ``Y = T_q(B) Z`` with the polynomial of the filter. A unit
-        eigenvector u of B for λ₁(B) gives
+        Let ``B = (I−XXᵀ) M (I−XXᵀ)``, where X consists of the first s columns and the known eigenvector. Then
+        ``λ_{s+1}(M) ≤ λ₁(B)`` for every X. Let Z have p fresh Gaussian columns, and ``Y = T_q(B) Z`` with the
+        polynomial of the filter. A unit eigenvector u of B for λ₁(B) gives
 
             ‖Y‖ ≥ ‖uᵀY‖ = T_q(λ₁(B)) ‖uᵀZ‖,     ‖uᵀZ‖² ~ χ²_p,
 
@@ -193,10 +199,10 @@ class FilteredSubspaceIteration:
         a, b, target = self.M.lowest, self._upper_edge(state, s), float(state.theta[s - 1])
         X = np.concatenate([self.V, state.X[..., :s]], axis=-1)
         top = max(float(state.theta[0]), self._known_value if self.V.shape[-1] else -math.inf)
-        least = _least_length(failure / _MAX_BOUNDS)
+        min_length = _chi_quantile(failure / _MAX_BOUNDS)
         made, found = 0, math.inf
         for attempt in range(_MAX_ATTEMPTS):
-            q = self._probe_degree(a, b, target, least)
+            q = self._probe_degree(a, b, target, min_length)
             if q == _BLIND_DEGREE:
                 b = target  # no gap determines the degree: take the bound that a few rounds give
             if not a < b:
@@ -208,18 +214,23 @@ class FilteredSubspaceIteration:
             Y = self._projected_out(self._filtered(Z, MZ, a, b, q, X, pause), X)
             made += q
             lengths = self.tree.sum(np.stack([np.square(part).sum(axis=(-2, -1)) for part in (Y, MZ - target * Z)], -1))
-            reach, off = np.sqrt(lengths) / least
-            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * cosh(acosh(max(reach, 1.0)) / q), target + off)
+            growth, deviation = np.sqrt(lengths) / min_length
+            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * cosh(acosh(max(growth, 1.0)) / q), target + deviation)
             if found < target or b == target:
                 break
             b = (b + target) / 2.0
         return float(found), made
 
-    def _probe_degree(self, a: float, b: float, target: float, least: float) -> int:
-        """Return the degree with which the bound should fall below ``target``; _BLIND_DEGREE if that is too high."""
+    def _probe_degree(self, a: float, b: float, target: float, min_length: float) -> int:
+        """Return the degree of the filter with which the bound on λ_{s+1} is likely to be below ``target``.
+
+        Return _BLIND_DEGREE if no gap below ``target`` determines that degree, or if it would be too high.
+        ``min_length`` is the length that the random columns have along any eigenvector except with the failure
+        probability.
+        """
         if not a < b < target:
             return _BLIND_DEGREE
-        q = acosh(4.0 * math.sqrt(self.size * _N_PROBES) / least) / acosh(_map_to_unit(target, a, b))
+        q = acosh(4.0 * math.sqrt(self.size * _N_PROBES) / min_length) / acosh(_map_to_unit(target, a, b))
         return math.ceil(q) + 1 if q < _MAX_DEGREE_PER_ROW * self.size else _BLIND_DEGREE
 
     def _filtered(
@@ -256,7 +267,7 @@ class FilteredSubspaceIteration:
         w, value = Z.shape[-1], self._known_value
         for last in (False, False, True):
             parts, derived = self._sums(
-                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_ritz_vectors, value, last), size=3 + w * w + w
+                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(ritz_vectors, value, last), size=3 + w * w + w
             )
             P, G, H = parts
             Z = Z - self.V @ P
@@ -278,18 +289,21 @@ class FilteredSubspaceIteration:
             MX = self.M.product(X)
             products += 1
         w = theta.size
-        parts, derived = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_correction, size=w * w)
+        parts, derived = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=correction, size=w * w)
         P, G, squares = parts
-        [correction] = unpacked(derived, (w, w))
-        if not self.tree.leads:
-            self._check(float(np.abs(correction - _correction([P, G, squares]).reshape(w, w)).max()), SEMIORTHOGONALITY)
-        X, MX = (X - self.V @ P) @ correction, (MX - value * (self.V @ P)) @ correction
-        added = np.linalg.norm((theta[:, None] - theta) * correction, axis=0)  # to each residual
+        [corrected] = unpacked(derived, (w, w))
+        if not self.tree.is_root_local:
+            self._check(
+                float(np.abs(corrected - correction([P, G, squares]).reshape(w, w)).max()),
+                SEMIORTHOGONALITY_TOLERANCE,
+            )
+        X, MX = (X - self.V @ P) @ corrected, (MX - value * (self.V @ P)) @ corrected
+        added = np.linalg.norm((theta[:, None] - theta) * corrected, axis=0)  # to each residual
         return FilteredSubspaceState(t, X, MX, theta, np.sqrt(squares) + added, products)
 
     def _check_ritz_vectors(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
         """Raise Contradiction unless ``CᵀGC = I`` and, once done, ``CᵀHC = Θ``, up to rounding in G."""
-        if self.tree.leads:
+        if self.tree.is_root_local:
             return
         lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
         D = C * lengths[:, None]  # in terms of unit columns
@@ -301,6 +315,7 @@ class FilteredSubspaceIteration:
             self._check(float(np.abs(C.T @ H @ C - np.diag(theta)).max()), (1e-8 + rounding) * size)
 
     def _check(self, departure: float, allowed: float) -> None:
+        """Raise Contradiction, which names the root, if numbers differ from the expected ones by more than allowed."""
         if not departure <= allowed:
             raise Contradiction.off_by(self.tree.root, "Ritz vectors", departure, allowed)
 
@@ -313,14 +328,14 @@ class FilteredSubspaceIteration:
     ) -> tuple[list[Array], Array]:
         """Return ``Σ_j Y_jᵀZ_j`` of every pair and the squared column norms of ``squared``, from one sum over the tree.
 
-        Also return ``size`` numbers that the root derives from these sums.
+        The second value returned contains the ``size`` numbers that the root derives from these sums.
         """
         parts = [np.swapaxes(Y, -1, -2) @ Z for Y, Z in pairs]
         parts += [] if squared is None else [np.square(squared).sum(axis=-2)]
         B = self.M.network.batch
         shapes = [part.shape[len(B) :] for part in parts]
         flat = np.concatenate([part.reshape(*B, -1) for part in parts], axis=-1)
-        total, derived = self.tree.sum_then(flat, lambda total: derive(unpacked(total, *shapes)), size)
+        total, derived = self.tree.sum_and_derive(flat, lambda total: derive(unpacked(total, *shapes)), size)
         return unpacked(total, *shapes), derived
 
     def _projected_out(self, Y: Array, X: Array) -> Array:
@@ -335,33 +350,6 @@ class FilteredSubspaceIteration:
         return float(min(state.theta[s] + state.r[s], (state.theta[s - 1] + state.theta[s]) / 2.0))
 
 
-def _ritz_vectors(value: float, last: bool, sums: list[Array]) -> Array:
-    """Return as one vector: whether this pass is the last, whether to recompute MX, columns kept, padded C and Θ."""
-    P, G, H = sums
-    w = len(G)
-    G, H = G - P.T @ P, symmetric_part(H - value * (P.T @ P))
-    lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
-    C, theta = np.zeros((w, w)), np.zeros(w)
-    if not (np.isfinite(H).all() and (lengths > 0.0).all()):
-        return packed(1.0, 0.0, 0.0, C, theta)
-    sigma, U = np.linalg.eigh(G / np.outer(lengths, lengths))
-    kept = sigma > 64.0 * w * EPS * sigma[-1]
-    some = (U[:, kept] / np.sqrt(sigma[kept])) / lengths[:, None]
-    done = last or bool(kept.all() and sigma[-1] <= _MAX_CONDITION_ONE_PASS * sigma[0])
-    recompute, n = bool(sigma[-1] > _MAX_CONDITION_REUSED * sigma[kept][0]), some.shape[1]
-    if done:
-        values, Y = np.linalg.eigh(symmetric_part(some.T @ H @ some))
-        some, theta[:n] = some @ Y[:, ::-1], values[::-1]
-    C[:, :n] = some
-    return packed(done, recompute, n, C, theta)
-
-
-def _correction(sums: list[Array]) -> Array:
-    """Return ``G^{−1/2}`` to second order, for columns that are orthonormal up to rounding."""
-    P, G, _ = sums
-    return packed(np.eye(len(G)) - (G - P.T @ P - np.eye(len(G))) / 2.0)
-
-
 def end_of_cluster(theta: Array, k: int) -> int:
     """Return the first s ≥ k after which Ritz values drop clearly, so that no cluster is split."""
     drops = theta[k - 1 : -1] - theta[k:]
@@ -371,7 +359,7 @@ def end_of_cluster(theta: Array, k: int) -> int:
     return k + int(np.argmax(clear))
 
 
-def _least_length(failure: float) -> float:
+def _chi_quantile(failure: float) -> float:
     """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, rounded to the same bits everywhere."""
     return math.floor(math.sqrt(2.0 * float(gammaincinv(_N_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
 
@@ -381,9 +369,9 @@ def _map_to_unit(x: float, a: float, b: float) -> float:
     return max((2.0 * x - a - b) / (b - a), 1.0 + 1e-15)
 
 
-def _degree_for(growth: float, place: float) -> float:
-    """Return the q with ``T_q(place) = growth``."""
-    return acosh(max(growth, 1.0)) / acosh(place)
+def _degree_for(growth: float, x: float) -> float:
+    """Return the degree q, not rounded, for which ``T_q(x) = growth``, with x > 1."""
+    return acosh(max(growth, 1.0)) / acosh(x)
 
 
 def random_rows(

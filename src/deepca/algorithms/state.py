@@ -47,7 +47,7 @@ class State:
 
     @property
     def estimated_gap(self) -> float | None:
-        """``1 − λ_{k+1}/λ_k`` as the algorithm estimates it; None if only the convergence rate reveals it."""
+        """Relative gap ``1 − λ_{k+1}/λ_k`` as the algorithm estimates it; None if the algorithm has no estimate."""
         return None
 
     @property
@@ -84,7 +84,7 @@ class State:
 
     @property
     def heterogeneity(self) -> Array:
-        """Distance of each local agent's own product from the tracked one, shape ``B``; 0 if not measured."""
+        """Distance between local and tracked product, shape ``B``; 0 if not measured."""
         return np.zeros(self.W.shape[:-2])
 
     @property
@@ -156,7 +156,7 @@ class TrackedState(State):
     AW : ndarray of shape (*B, d, k)
         ``A_j W_j^{t−1}``, the local product that S already contains.
     K : int, default=0
-        Rounds of the next mix if the mixer leaves them open (``rounds="auto"``); 0 for the mixer's first choice.
+        Number of rounds of the next mix if the mixer has ``rounds="auto"``; 0 for the mixer's first choice.
     memory : Memory, optional
         State of the mixer for compressed messages or directed graphs (:mod:`deepca.consensus.mixer_state`).
     """
@@ -167,10 +167,10 @@ class TrackedState(State):
 
     @property
     def estimate(self) -> Array:
-        """S, or ``S / y`` on a directed graph."""
+        """Local estimate of the mean product: S, or ``S / y`` on a directed graph."""
         return mean_of(self.S, self.memory)
 
     @property
     def excess(self) -> Array:
-        """``S_j^t − A_j W_j^{t−1}``."""
+        """Tracked minus local product, ``S_j^t − A_j W_j^{t−1}``."""
         return self.S - self.AW

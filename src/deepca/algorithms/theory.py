@@ -1,23 +1,24 @@
 """Compute the constants of the paper's theory: γ, ρ, the bound on ρ, and the K, T and C of its theorem.
 
-Functions with a ``form`` compute what the paper prints (``"printed"``) or a corrected version (``"corrected"``, the
-default). The errors in print are:
+Some formulas of the paper contain errors. Functions that use them have a parameter ``form``: ``"printed"`` computes the
+formula as it is in the paper, and ``"corrected"``, the default, a corrected one. The errors, and what is done about
+them:
 
 * Proposition 1 (FastMix contracts by ``(1 − √(1−λ₂))^K``) is false for small K. In the corrected form, ρ is the bound
   of :class:`deepca.consensus.mixers.FastMix`.
-* The theorem prints ``K ≤ …`` where ``K ≥ …`` is meant.
+* The theorem states ``K ≤ …`` but means ``K ≥ …``.
 * The theorem derives K from only the second of three conditions on ρ; with many agents the third can be stronger. The
   corrected K is the smallest that satisfies all three.
-* The second condition has ``λ_{k+1}`` as a factor, introduced by ``2Lλ_k ≥ 2Lλ_{k+1}``; K is then infinite for
-  ``λ_{k+1} = 0``. The corrected form keeps the factor ``λ_k(λ_{k+1} + 2L)`` of the proof.
-* The proof needs the second logarithm in T as ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))``; the paper prints the
-  inverse factor ``(λ_k+2L)/(√m(λ_k−λ_{k+1}))``.
-* "The right-hand side decreases with t": it increases, so t = 1 is decisive.
+* In the second condition the paper replaces ``2Lλ_k`` by the smaller ``2Lλ_{k+1}``. That makes ``λ_{k+1}`` a factor of
+  the bound, so K is infinite for ``λ_{k+1} = 0``. The corrected form keeps ``λ_k(λ_{k+1} + 2L)`` as in the proof.
+* The second logarithm in T must be ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))`` for the proof to hold. In place of
+  ``√m(λ_k−λ_{k+1}) / (λ_{k+1}+2L)`` the paper has ``(λ_k+2L) / (√m(λ_k−λ_{k+1}))``, about the inverse.
+* The paper says that the bound on ρ decreases with t. It increases, so t = 1 is decisive.
 * The lemma's bounds on the disagreement (its second and third inequality) fail for QR with SignAdjust if eigenvalues
   inside the top k are close: QR keeps rotating the basis at the rate ``max λ_{i+1}/λ_i``, which may exceed γ. The bound
-  on ``tan θ_k(U, S̄^t)`` and the theorem have never been observed to fail; with the polar factor, no bound has.
-* The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, which makes ``S⁰`` the same at all agents for any W⁰; the
-  bounds are tested from random W⁰.
+  on ``tan θ_k(U, S̄^t)`` and the theorem have never been observed to fail. With the polar factor, no bound has failed.
+* The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, which makes ``S⁰`` the same at all agents for any W⁰. The
+  tests check the bounds from random W⁰.
 
 References
 ----------
@@ -136,12 +137,12 @@ class Problem:
 
     @property
     def gap(self) -> float:
-        """``λ_k − λ_{k+1}``."""
+        """Gap after the k-th eigenvalue, ``λ_k − λ_{k+1}``."""
         return self.lambda_k - self.lambda_k1
 
     @property
     def heterogeneity(self) -> float:
-        """``L² / (λ_k λ_{k+1})``; infinite for λ_{k+1} = 0."""
+        """Heterogeneity of the agents, ``L² / (λ_k λ_{k+1})``; infinite for λ_{k+1} = 0."""
         return self.L**2 / (self.lambda_k * self.lambda_k1) if self.lambda_k1 > 0.0 else math.inf
 
 

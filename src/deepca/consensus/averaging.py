@@ -12,7 +12,7 @@ from deepca._util.floats import EPS
 from deepca._util.portable import norm
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
-from deepca.consensus.exact import TreeSweep, exact_average, exact_average_then, exact_mixer, with_known
+from deepca.consensus.exact import TreeSweep, exact_average, exact_average_and_derive, exact_mixer, with_known
 from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
@@ -20,31 +20,34 @@ from deepca.network.base import Network
 from deepca.topology.graph import Topology
 
 __all__ = [
-    "LOST",
-    "Averaged",
+    "MAX_CONTROL_ERROR",
+    "AverageWithError",
     "average",
-    "average_then",
+    "average_and_derive",
     "common_average",
-    "common_average_then",
-    "common_averaged_then",
+    "common_average_and_derive",
     "messages_lost",
 ]
 
-LOST = 1e-11
-"""Largest error that rounding explains in a mean of numbers between one and two; more means lost messages."""
+MAX_CONTROL_ERROR = 1e-11
+"""Largest error that rounding explains in the mean of control numbers, which lie between one and two.
 
-_MAX_ATTEMPTS = 8  # at an average, before lost messages are an error
+A larger error means that messages were lost or altered.
+"""
+
+_MAX_ATTEMPTS = 8  # maximum number of attempts at an average before lost messages raise an error
 _FIRST_ACCURACY = 1e-4  # contraction of the rounds before the error is first measured
-_MAX_LOOKS, _MAX_IDLE_LOOKS = 512, 16  # measurements in all, and without gain: links may be far worse than K assumes
-_N_CONTROLS = 8  # numbers with known mean: by chance, a lost message may barely affect one of them, but not all
+_MAX_MEASUREMENTS = 512  # maximum number of measurements of the error; links may be far worse than the rounds assume
+_MAX_IDLE_MEASUREMENTS = 16  # maximum number of measurements in a row that did not halve the error
+_N_CONTROLS = 8  # number of control numbers: by chance, a lost message may barely affect one of them, but not all
 _LOSS_FACTOR = 8.0  # bounds how much more a loss affects the data than the controls, except for about 8^−7 of losses
-_WEIGHT_FACTOR = 0.5  # weights that do not sum exactly to one affect data and controls alike; `error_bound` doubles it
-_ROUNDING = 16.0 * EPS
+_WEIGHT_FACTOR = 0.5  # share of an error that data and controls have in common; half, since `error_bound` doubles it
+_ROUNDING = 16.0 * EPS  # relative error of an average that counts as rounding
 
 
 @renamed_attributes(doubt="error_norm", off_by="error_bound")
 @dataclass(frozen=True)
-class Averaged:
+class AverageWithError:
     """An average over all agents, with a bound on its error.
 
     Parameters
@@ -54,13 +57,13 @@ class Averaged:
     error : ndarray of shape (n,)
         Entrywise bound: the true mean lies within ``mean ± error``, apart from rounding.
     rounds : int
-        Rounds that were used.
+        Number of rounds.
     lost : float, default=0.0
-        Amount by which the error of numbers with known mean exceeds its bound. If it is more than rounding, messages
-        were lost or altered, and neither ``mean`` nor ``error`` can be relied on.
+        Amount by which the error of control numbers, whose mean is known, exceeds its bound. If that is more than
+        rounding, messages were lost or altered, and neither ``mean`` nor ``error`` can be relied on.
     growth : float, default=1.0
-        Error of ``mean`` beyond ``error``, in units of the rounding error of one product: rounding in every round of
-        mixing, and lost messages whose effect is as small.
+        Error of ``mean`` beyond ``error``, in units of the rounding error of one product. It consists of rounding in
+        every round of mixing, and of lost messages whose effect is as small.
     """
 
     mean: Array
@@ -75,7 +78,7 @@ class Averaged:
         return norm(self.error)
 
     def error_bound(self, largest: float) -> float:
-        """Bound the effect of rounding and of lost messages on the mean of vectors.
+        """Bound the effect of rounding and of undetected lost messages on the mean of vectors.
 
         Parameters
         ----------
@@ -94,8 +97,8 @@ def average(
     network: Network,
     x: Array,
     rounds: int,
-    enough: Callable[[Averaged], bool],
-) -> Averaged:
+    enough: Callable[[AverageWithError], bool],
+) -> AverageWithError:
     """Average ``x`` over all agents until the error is small enough, or cannot be reduced further.
 
     Parameters
@@ -107,20 +110,26 @@ def average(
     rounds : int
         Rounds before the error is first measured, and between later measurements.
     enough : callable
-        Predicate ``Averaged ↦ bool``; must depend only on numbers that are the same at every agent.
+        Predicate ``AverageWithError ↦ bool``; must depend only on numbers that are the same at every agent.
 
     Returns
     -------
-    Averaged
+    AverageWithError
         The mean and its error.
+
+    Raises
+    ------
+    NetworkError
+        If the mean is computed over a spanning tree, and a message was lost or altered.
 
     Notes
     -----
     Mixing preserves the mean, so the mean lies between the smallest and the largest value of any agent (on a directed
-    graph, of the ratios x/y, of which it is the mean weighted by y). Agents agree on both by flooding; their midpoint
-    is the answer, and half their distance is the error. Mixing continues while the error is too large and still
-    decreases. It gives up only after 16 measurements in a row did not halve the error, since few links may have been up
-    in between. Numbers with known means are mixed as well, to detect lost messages.
+    graph, it is a weighted mean of the ratios x/y, with weights y, and lies between the smallest and largest of these).
+    Agents agree on both by flooding; their midpoint is the answer, and half their distance is the error. Mixing
+    continues while the error is too large and still decreases. It ends early only after 16 measurements in a row that
+    did not halve the error, since few links may have been up in between. Control numbers with known means are mixed as
+    well, to detect lost messages.
 
     If no message can get lost (``network.reliable``), the mean is computed over a spanning tree instead
     (:func:`deepca.consensus.exact.exact_average`), in fewer rounds and to rounding error.
@@ -130,49 +139,61 @@ def average(
     >>> import numpy as np
     >>> import deepca
     >>> network = deepca.SimulatedNetwork(deepca.topology.ring(3))
-    >>> average(network, np.array([[1.0], [2.0], [6.0]]), 5, lambda found: found.doubt < 1e-9).mean.round(9).tolist()
+    >>> found = average(network, np.array([[1.0], [2.0], [6.0]]), 5, lambda found: found.error_norm < 1e-9)
+    >>> found.mean.round(9).tolist()
     [3.0]
     """
     if network.reliable:
         mean = exact_average(network, x)
         rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
-        return Averaged(mean, np.zeros_like(mean), rounds)
-    made, before, still = 0, np.inf, 0
+        return AverageWithError(mean, np.zeros_like(mean), rounds)
+    return _average_by_mixing(network, x, rounds, enough)
+
+
+def _average_by_mixing(
+    network: Network, x: Array, rounds: int, enough: Callable[[AverageWithError], bool]
+) -> AverageWithError:
+    """Mix x until the error is small enough, or does not decrease any more."""
+    made, before, idle = 0, np.inf, 0
     mix, memory = default_mixer(network.topology).with_rounds(rounds), None
     x, expected = with_known(network, x, _N_CONTROLS)
     while True:
         x, memory = mix.mix(network, x, memory)
         made += rounds
         found = _measured(network, mean_of(x, memory), expected, made)
-        still = still + 1 if found.error_norm > 0.5 * before else 0
-        if enough(found) or still >= _MAX_IDLE_LOOKS or made >= _MAX_LOOKS * rounds:
+        idle = idle + 1 if found.error_norm > 0.5 * before else 0
+        if enough(found) or idle >= _MAX_IDLE_MEASUREMENTS or made >= _MAX_MEASUREMENTS * rounds:
             return found
         before = min(before, found.error_norm)
 
 
-def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Averaged:
-    """Agree on the midpoint and half the range of all agents' estimates; the last of these are the control numbers."""
+def _measured(network: Network, ratio: Array, expected: Array, made: int) -> AverageWithError:
+    """Agree on the midpoint and half the range of all agents' estimates; the last ones are of control numbers."""
     n = ratio.shape[-1]
     high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
     mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
-    off, doubt = mean[-_N_CONTROLS:] - expected, error[-_N_CONTROLS:]
-    lost = max(float((np.abs(off) - doubt).max()), 0.0)
+    difference, allowed = mean[-_N_CONTROLS:] - expected, error[-_N_CONTROLS:]
+    lost = max(float((np.abs(difference) - allowed).max()), 0.0)
     # weights that do not sum exactly to one change all numbers by the same factor; a lost message does not
-    relative = off / expected
+    relative = difference / expected
     common = (float(relative.max()) + float(relative.min())) / 2.0
-    uneven = max(float((np.abs(off - common * expected) - doubt).max()), 0.0)
-    growth = math.sqrt(made) + (_WEIGHT_FACTOR * min(abs(common), lost, LOST) + _LOSS_FACTOR * min(uneven, LOST)) / EPS
-    return Averaged(mean[:-_N_CONTROLS], error[:-_N_CONTROLS], made, lost, growth)
+    uneven = max(float((np.abs(difference - common * expected) - allowed).max()), 0.0)
+    growth = (
+        math.sqrt(made)
+        + (_WEIGHT_FACTOR * min(abs(common), lost, MAX_CONTROL_ERROR) + _LOSS_FACTOR * min(uneven, MAX_CONTROL_ERROR))
+        / EPS
+    )
+    return AverageWithError(mean[:-_N_CONTROLS], error[:-_N_CONTROLS], made, lost, growth)
 
 
-def average_then(
+def average_and_derive(
     network: Network,
     x: Array,
     rounds: int,
-    enough: Callable[[Averaged], bool],
-    derive: Callable[[Averaged], Array],
+    enough: Callable[[AverageWithError], bool],
+    derive: Callable[[AverageWithError], Array],
     size: int,
-) -> tuple[Averaged, Array]:
+) -> tuple[AverageWithError, Array]:
     """Average ``x`` as :func:`average` does, and send all agents numbers that the leader derives from the average.
 
     Parameters
@@ -184,45 +205,47 @@ def average_then(
     rounds : int
         Rounds before the error is first measured, and between later measurements.
     enough : callable
-        Predicate ``Averaged ↦ bool``; must depend only on numbers that are the same at every agent.
+        Predicate ``AverageWithError ↦ bool``; must depend only on numbers that are the same at every agent.
     derive : callable
-        Function ``Averaged ↦ ndarray of shape (size,)``, called at the leader only.
+        Function ``AverageWithError ↦ ndarray of shape (size,)``, called at the leader only.
     size : int
         Number of derived values.
 
     Returns
     -------
-    averaged : Averaged
+    average : AverageWithError
         The mean and its error.
     derived : ndarray of shape (size,)
-        The leader's values, bitwise the same at every agent. They travel with the mean if that is computed over a
-        tree, and are broadcast otherwise.
+        The leader's values, bitwise the same at every agent. They are sent along with the mean if that is computed
+        over a tree, and broadcast otherwise.
+
+    Raises
+    ------
+    NetworkError
+        If the mean is computed over a spanning tree, and a message was lost or altered.
     """
     if network.reliable:
         made = TreeSweep().length(network.topology)
-        mean, derived = exact_average_then(
-            network, x, lambda mean: derive(Averaged(mean, np.zeros_like(mean), made)), size
+        mean, derived = exact_average_and_derive(
+            network, x, lambda mean: derive(AverageWithError(mean, np.zeros_like(mean), made)), size
         )
-        return Averaged(mean, np.zeros_like(mean), made), derived
+        return AverageWithError(mean, np.zeros_like(mean), made), derived
     found = average(network, x, rounds, enough)
-    return found, network.from_leader(derive(found) if network.leads else np.zeros(size))
+    return found, network.from_leader(derive(found) if network.is_leader_local else np.zeros(size))
 
 
-def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
-    """Return :func:`common_average` and ``size`` numbers that the leader derives from it, the same bits everywhere."""
-    found, derived = common_averaged_then(network, x, derive, size)
-    return found.mean, derived
-
-
-def common_averaged_then(
+def common_average_and_derive(
     network: Network, x: Array, derive: Callable[[Array], Array], size: int
-) -> tuple[Averaged, Array]:
-    """Do the same as :func:`common_average_then`, but return the mean as an Averaged, whose error is rounding only."""
+) -> tuple[AverageWithError, Array]:
+    """Average as :func:`common_average` does, and send all agents ``size`` numbers that the leader derives from it.
+
+    The error of the average consists of rounding only, so ``derive`` is called with the mean alone.
+    """
     if network.topology.fully_known and not network.topology.time_varying:
-        mean, derived = exact_average_then(network, x, derive, size)
-        return Averaged(mean, np.zeros_like(mean), 0), derived
+        mean, derived = exact_average_and_derive(network, x, derive, size)
+        return AverageWithError(mean, np.zeros_like(mean), 0), derived
     found = _common(network, x)
-    return found, network.from_leader(derive(found.mean) if network.leads else np.zeros(size))
+    return found, network.from_leader(derive(found.mean) if network.is_leader_local else np.zeros(size))
 
 
 def common_average(network: Network, x: Array) -> Array:
@@ -236,13 +259,13 @@ def common_average(network: Network, x: Array) -> Array:
     return _common(network, x).mean
 
 
-def _common(network: Network, x: Array) -> Averaged:
+def _common(network: Network, x: Array) -> AverageWithError:
     """Mix x until agents agree to rounding; start over if messages were lost."""
     topology = network.topology
     rounds = default_mixer(topology).rounds_for(topology, _FIRST_ACCURACY)
     equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
-    def settled(found: Averaged) -> bool:
+    def settled(found: AverageWithError) -> bool:
         return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
     found = average(network, x, rounds, settled)
@@ -250,15 +273,15 @@ def _common(network: Network, x: Array) -> Averaged:
         if found.lost <= _ROUNDING * found.rounds:
             break
         again = average(network, x, rounds, settled)
-        found = min(found, again, key=lambda one: one.lost)  # an error below LOST can still be improved
-    if found.lost > LOST:
+        found = min(found, again, key=lambda one: one.lost)  # attempts may reduce errors below MAX_CONTROL_ERROR, too
+    if found.lost > MAX_CONTROL_ERROR:
         raise messages_lost(topology, found.lost)
     return found
 
 
-def messages_lost(topology: Topology, off: float) -> NetworkError:
-    """Return the error for a network on which numbers with known mean come out wrong by ``off``."""
+def messages_lost(topology: Topology, error: float) -> NetworkError:
+    """Return the exception for a network on which the mean of control numbers has an error beyond rounding."""
     return NetworkError(
-        f"{topology.name}: the average of numbers with known mean is off by {off:.1e}: messages get lost and are not "
-        "sent again, so sums over all agents cannot be computed; use a transport that resends lost messages"
+        f"{topology.name}: the average of control numbers with known mean is off by {error:.1e}: messages get lost and "
+        "are not sent again, so sums over all agents cannot be computed; use a transport that resends lost messages"
     )

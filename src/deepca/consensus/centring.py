@@ -20,7 +20,7 @@ def agreed_mean(network: Network, mix: Mixer, sums: Array, counts: Array) -> Arr
     network : Network
         Network of the agents.
     mix : Mixer
-        Mixer with which to average; its own number of rounds is ignored.
+        Mixer with which to average; its ``rounds`` are ignored.
     sums : ndarray of shape (*B, d)
         Each agent's sum of rows.
     counts : ndarray of shape B

@@ -14,7 +14,7 @@ from deepca.network.base import Network
 __all__ = ["check_same_call", "differing_agents", "name_agents"]
 
 _DIGEST_WORDS = 8  # a SHA-256 digest as 32-bit words, which float64 messages represent exactly
-_MAX_LISTED = 8  # agents named in an error message
+_MAX_LISTED = 8  # maximum number of agents listed in an error message
 
 
 def differing_agents(network: Network, own: str, phase: str) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
 from deepca.errors import MixingError, NetworkError
-from deepca.network.base import Averaging, Network
+from deepca.network.base import MixerNetwork, Network
 from deepca.network.sweeps import round_between, sweeps
 from deepca.topology.graph import Topology
 
@@ -29,18 +29,18 @@ __all__ = [
     "ExactMixer",
     "TreeSweep",
     "exact_average",
-    "exact_average_then",
+    "exact_average_and_derive",
     "exact_mixer",
     "with_known",
 ]
 
-_CONTROL_SEED = 6007  # of the numbers with known mean, the same at all agents
-_CACHE_SIZE = 16  # graphs whose weights are cached
+_CONTROL_SEED = 6007  # seed of the control numbers, the same at all agents
+_CACHE_SIZE = 16  # maximum number of graphs whose weights are cached
 
 
 @dataclass(frozen=True)
 class ExactMixer(Mixer):
-    """Base class of exact mixers, whose number of rounds follows from the graph; a requested K is ignored."""
+    """Base class of exact mixers, whose number of rounds follows from the graph: ``rounds`` and K are ignored."""
 
     memoryless = True
 
@@ -75,7 +75,7 @@ class ExactMixer(Mixer):
         return True
 
     def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
-        """Return the rounds of one average."""
+        """Return the number of rounds of one average."""
         return self.length(topology)
 
     @property
@@ -87,7 +87,7 @@ class ExactMixer(Mixer):
         """Return the same mixer, since K follows from the graph."""
         return self
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Run each round of gossip with its own weights."""
         for weights in self.weights(network.topology):
             x = network.gossip(x, weights)
@@ -98,7 +98,7 @@ class ExactMixer(Mixer):
         return 0.0 if self.length(topology) <= K else 1.0
 
     def length(self, topology: Topology) -> int:
-        """Return the rounds of one average."""
+        """Return the number of rounds of one average."""
         return max(len(self.weights(topology)), 1)
 
     @abstractmethod
@@ -150,9 +150,9 @@ class AllReduce(ExactMixer):
     The graph is not used. Separate sites have no such operation.
     """
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Average over all agents at once."""
-        return network.total_mean(x)
+        return network.allreduce_mean(x)
 
     def length(self, topology: Topology) -> int:
         """Return 1: the operation counts as one round."""
@@ -173,16 +173,18 @@ def exact_mixer(topology: Topology, *, collective: bool = False) -> ExactMixer:
 def exact_average(network: Network, x: Array) -> Array:
     """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
 
-    A control number with known mean is averaged as well. If it comes out wrong, a message was lost or altered, and
-    NetworkError is raised.
+    A control number with known mean is averaged as well. If its mean comes out wrong, a message was lost or altered,
+    and NetworkError is raised.
     """
     flat, known = with_known(network, x)
-    with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
+    with network.verifying_sums(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
     return _checked(network.unbatched(mean), known)
 
 
-def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
+def exact_average_and_derive(
+    network: Network, x: Array, derive: Callable[[Array], Array], size: int
+) -> tuple[Array, Array]:
     """Return the exact average and ``size`` numbers that the leader derives from it, bitwise the same everywhere.
 
     Factorizations and matrix products round differently on different processors. So the root of the tree computes
@@ -191,7 +193,7 @@ def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Arr
     """
     TreeSweep().check(network.topology)
     flat, known = with_known(network, x)
-    with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
+    with network.verifying_sums(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean, derived = network.sweep(flat, lambda total: derive(total[:-1]), size)
     return _checked(mean, known), derived
 
@@ -211,7 +213,7 @@ def _known(m: int, count: int = 1) -> Array:
 
 
 def _checked(mean: Array, known: Array) -> Array:
-    """Return the mean without the control number; raise NetworkError if that came out wrong."""
+    """Return the mean without that of the control number; raise NetworkError if the latter is wrong."""
     if not abs(float(mean[-1]) - float(known[0])) <= 1e-9:
         raise NetworkError(
             f"a control number with mean {float(known[0]):.6g} was averaged to {float(mean[-1]):.6g}: a message was "

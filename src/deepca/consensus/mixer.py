@@ -14,7 +14,7 @@ from deepca._util.validation import Integer, OneOf, Real, check
 from deepca.consensus.mixer_state import Memory, PushSum, mean_of
 from deepca.consensus.rates import first_rounds, response, smallest_rounds
 from deepca.errors import MixingError, ParameterError
-from deepca.network.base import Averaging, Network
+from deepca.network.base import MixerNetwork, Network
 from deepca.network.compression import REFRESH_INTERVAL, CompressedAveraging, Copies, Messages
 from deepca.topology.graph import Topology
 
@@ -215,12 +215,12 @@ class Mixer(ABC):
             )
 
     @abstractmethod
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Apply K rounds of ``network.gossip``.
 
         Parameters
         ----------
-        network : Averaging
+        network : MixerNetwork
             Network, or a stand-in for it that compresses messages or works in the eigenbasis of 𝐋.
         x : ndarray of shape (*B, …)
             Values of the local agents.

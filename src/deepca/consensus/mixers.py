@@ -9,7 +9,7 @@ from deepca._util.portable import acosh, cosh, power
 from deepca._util.typing import Array
 from deepca.consensus.mixer import Mixer
 from deepca.errors import MixingError
-from deepca.network.base import Averaging
+from deepca.network.base import MixerNetwork
 from deepca.topology.graph import Topology
 
 __all__ = ["Chebyshev", "FastMix", "Gossip", "Mixer", "PositiveChebyshev", "default_mixer", "fastmix_eta"]
@@ -36,7 +36,7 @@ class Gossip(Mixer):
 
     memoryless = True
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Apply ``𝐋^K``."""
         for _ in range(K):
             x = network.gossip(x)
@@ -102,7 +102,7 @@ class FastMix(Mixer):
                 value="FastMix",
             )
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Apply K rounds of Algorithm 3."""
         eta = fastmix_eta(network.topology.lambda2)
         x_previous = x
@@ -149,7 +149,7 @@ class Chebyshev(Mixer):
     rounds with a fixed 𝐋.
     """
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Apply K rounds of the Chebyshev recurrence."""
         c, mu = _interval(network.topology)
         omega, x_previous = 1.0, x
@@ -197,7 +197,7 @@ class PositiveChebyshev(Chebyshev):
     :func:`~deepca.consensus.rates.accelerated_rate`), so it needs fewer rounds with this mixer.
     """
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Apply K rounds of the Chebyshev recurrence and shift the result towards x⁰."""
         epsilon = Chebyshev.contraction(self, network.topology, K)
         mixed = super().run(network, x, K)
@@ -210,7 +210,7 @@ class PositiveChebyshev(Chebyshev):
 
 
 def default_mixer(topology: Topology) -> Mixer:
-    """Return the default mixer for averages on a graph: Chebyshev, or Gossip if the graph is directed or changes."""
+    """Return the default mixer for a graph: Chebyshev, or Gossip if the graph is directed or time-varying."""
     return Chebyshev() if topology.static_undirected else Gossip()
 
 

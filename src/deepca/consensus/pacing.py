@@ -1,4 +1,4 @@
-"""Choose K while running (``rounds="auto"``): by search (:class:`SearchedRounds`), directly (:class:`MatchedRounds`).
+"""Choose K while running (``rounds="auto"``): :class:`SearchedRounds` by trials, :class:`MatchedRounds` directly.
 
 Each iteration costs K rounds; with too few, disagreement slows convergence down or prevents it. The best K depends on
 the graph and the data, not on the target accuracy, so it can be found while running. All decisions follow from agreed
@@ -13,17 +13,18 @@ iteration (:func:`deepca.consensus.rates.tracking_rate`, which also shows which 
 (q ≪ 1, fewer rounds would do) or the mixing (q ≫ 1, more rounds are needed). If some ``A_j`` are indefinite, even a
 smaller disagreement does harm, so the limits on q are lower.
 
-* In trouble (agents are far apart and do not approach each other, disagreement grows, or q is large), K increases at
-  once, and the old K is avoided for a period that doubles every time.
+* If agents differ widely and do not approach each other, if disagreement grows, or if q is large, K increases at once,
+  and the old K is avoided for a period that doubles every time.
 * If q is small, K decreases, as long as q is predicted to stay small.
-* In between, a neighbouring K is tried for a few iterations.
+* Otherwise, a smaller or a larger K is tried for a few iterations.
 
-In any case a smaller K is kept only if the error then falls faster *per round* than before.
+What counts is how fast the error falls *per round*. A larger K is kept only if the error falls at least as fast as
+before, a smaller K also if it falls slower by less than a tenth.
 
-**MatchedRounds** is for accelerated iterations, which are too few for trials. The agents' own products differ from the
+**MatchedRounds** is for accelerated iterations, which are too few for trials. The local products differ from the
 tracked ones by h, relative to the smallest tracked eigenvalue; h is an agreed number. A disagreement δ moves an agent's
 subspace by δ and its product by h δ, of which K rounds leave ``ρ_K h δ``. K is the smallest number of rounds for which
-this is well below δ. If agents still drift apart or slow convergence down, the limit is lowered. If the subspace keeps
+this is well below δ. If disagreement still grows or slows convergence down, the limit is lowered. If the subspace keeps
 rotating, h is dominated by noise as well: K then grows by 40 % every twelve iterations and does not decrease again. A
 resumed run continues with its last K.
 """
@@ -48,23 +49,23 @@ if TYPE_CHECKING:
 
 __all__ = ["MatchedRounds", "Pace", "SearchedRounds"]
 
-_MAX_STABLE_RATE = 0.95  # per iteration, at which disagreement must decay for K to count as stable
-_QUIET_RATIO = 0.5  # q below which fewer rounds would do
-_FAR_APART = 0.1  # disagreement above which agents do not share a subspace yet
+_MAX_STABLE_RATE = 0.95  # largest decay rate of disagreement, per iteration, with which K counts as stable
+_QUIET_RATIO = 0.5  # largest q at which fewer rounds would do
+_MAX_SHARED_DISAGREEMENT = 0.1  # disagreement above which agents do not share a subspace yet
 _WINDOW = 8  # iterations over which a rate is measured
 _FIRST_AVOIDANCE = 40  # iterations for which a K that caused trouble is avoided; doubles every time
-_CONVERGING_RATE = 1.0 - 1e-6  # below which the error counts as falling
-_MAX_LEFTOVER = 0.4  # share of a disagreement that the rounds of one iteration may leave
-_MAX_ACCELERATED_RATE = 0.73  # at which disagreement must decay while the error could halve per iteration
+_CONVERGING_RATE = 1.0 - 1e-6  # largest rate at which the error counts as falling
+_MAX_LEFTOVER = 0.4  # largest share of a disagreement that the rounds of one iteration may leave
+_FIRST_LEFTOVER = 0.05  # the same limit as long as the heterogeneity of the agents is unknown
+_MAX_ACCELERATED_RATE = 0.73  # largest decay rate of disagreement if the error could halve per iteration
 _LONG_WINDOW = 12  # iterations over which the error should fall
-_MIN_RATE_SHARE = 0.35  # share of the expected rate, below which disagreement may be slowing convergence down
-_MAX_WEIGHTED_RATIO = 0.1  # disagreement/change in the smallest direction, up to which it cannot slow convergence down
-_FIRST_LEFTOVER = 0.05  # the same share, as long as the heterogeneity of the agents is unknown
+_MIN_RATE_SHARE = 0.35  # a smaller share of the expected rate suggests that disagreement slows convergence down
+_MAX_WEIGHTED_RATIO = 0.1  # largest disagreement/change in the smallest direction that cannot slow convergence down
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """K before the trial, and by how much each round decreased the log-error with it."""
+    """K before a trial, and the decrease of the log-error per round with that K."""
 
     K: int
     worth: float
@@ -75,7 +76,7 @@ class Pace(Protocol):
 
     @property
     def K(self) -> int:
-        """Rounds of the next iteration."""
+        """Number of rounds of the next iteration."""
         ...
 
     def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
@@ -103,14 +104,14 @@ class MatchedRounds:
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
         self._limit = mixer.rounds_for(topology, 1e-15)
-        self._share, self._since, self._least, self._resumed = _MAX_LEFTOVER, 0, 1, K
+        self._share, self._since, self._min_K, self._resumed = _MAX_LEFTOVER, 0, 1, K
         self._seen: list[Agreed] = []
         self._recent: deque[Agreed] = deque(maxlen=_LONG_WINDOW)  # regardless of K
         self.K = K or self._rounds(_FIRST_LEFTOVER)
 
     def reset(self, t: int, K: int) -> None:
         """Discard all observations, and reset the limit on the disagreement that rounds may leave."""
-        self._share, self._since, self._least, self._resumed, self.K = _MAX_LEFTOVER, t, 1, K, K
+        self._share, self._since, self._min_K, self._resumed, self.K = _MAX_LEFTOVER, t, 1, K, K
         self._seen.clear()
         self._recent.clear()
 
@@ -118,7 +119,7 @@ class MatchedRounds:
         """Add rounds if the iteration stagnates or disagreement does harm; otherwise follow the heterogeneity."""
         self._recent.append(new)
         if self._stagnates(new):  # h is dominated by noise, too, and says little about K
-            self._least = min(self.K + max(1, round(0.4 * self.K)), self._limit)
+            self._min_K = min(self.K + max(1, round(0.4 * self.K)), self._limit)
             self._recent.clear()
         elif new.t <= self._since + 1:
             return  # computed with another K
@@ -132,8 +133,8 @@ class MatchedRounds:
             self._share = min(self._share, 1.25 * kept)  # with room for small changes of h
             self._resumed = 0
         left = self._share / max(new.heterogeneity, 1.0)
-        K = max(self._rounds(left), self._least)
-        if K > self.K or max(self._rounds(left / 1.5), self._least) < self.K:  # fewer only with a margin
+        K = max(self._rounds(left), self._min_K)
+        if K > self.K or max(self._rounds(left / 1.5), self._min_K) < self.K:  # fewer only with a margin
             self.K, self._since = K, t
             self._seen.clear()
 
@@ -144,23 +145,25 @@ class MatchedRounds:
         changes = [entry.change for entry in self._recent]
         half = _LONG_WINDOW // 2
         early, late = sorted(changes[:half])[half // 2], sorted(changes[half:])[half // 2]
-        return late > 0.9 * early and (min(changes) > _FAR_APART or _weighted_ratio(new) > _MAX_WEIGHTED_RATIO / 2.0)
+        return late > 0.9 * early and (
+            min(changes) > _MAX_SHARED_DISAGREEMENT or _weighted_ratio(new) > _MAX_WEIGHTED_RATIO / 2.0
+        )
 
     def _in_trouble(self, new: Agreed, expected: float | None) -> bool:
-        """Return whether agents stay far apart, drift apart, or slow convergence down."""
+        """Return whether disagreement stays large, grows, or slows convergence down."""
         recent = [entry.disagreement for entry in self._seen[-5:]]
         if new.change <= 100.0 * new.floor or len(recent) < 5:
             return False
-        apart = min(recent) > _FAR_APART and recent[-1] > 0.5 * recent[0]
+        persistent = min(recent) > _MAX_SHARED_DISAGREEMENT and recent[-1] > 0.5 * recent[0]
         growing = recent[-1] > 3.0 * min(entry.disagreement for entry in self._seen) and _ratio(new) > 0.5
         last = self._seen[-_LONG_WINDOW:]
-        near = len(last) == _LONG_WINDOW and max(entry.change for entry in last) <= _FAR_APART
+        near = len(last) == _LONG_WINDOW and max(entry.change for entry in last) <= _MAX_SHARED_DISAGREEMENT
         slow = (
             near
             and _weighted_ratio(new) > _MAX_WEIGHTED_RATIO
             and -log(_rate(last)) < _MIN_RATE_SHARE * min(expected or 0.0, 1.0)
         )
-        return apart or growing or slow
+        return persistent or growing or slow
 
     def _rounds(self, left: float) -> int:
         """Return the smallest K that leaves at most ``left`` of a disagreement and keeps up with acceleration."""
@@ -176,7 +179,7 @@ class SearchedRounds:
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
-        self._least = self._graph.least
+        self._min_K = self._graph.min_K
         self._limit = max(64, mixer.rounds_for(topology, 1e-15))
         self.K = K or first_rounds(mixer, topology)
         self._since = 0
@@ -205,7 +208,7 @@ class SearchedRounds:
             self._avoid_rounds(self.K, t)
             self._set_rounds(self.K + max(1, round(0.4 * self.K)), t)
             return
-        if max(entry.disagreement for entry in self._seen[-3:]) > _FAR_APART:
+        if max(entry.disagreement for entry in self._seen[-3:]) > _MAX_SHARED_DISAGREEMENT:
             return
         r = _rate(self._seen[-_WINDOW:])
         worth = -log(r) / self.K
@@ -229,25 +232,25 @@ class SearchedRounds:
             self._start_trial(q, fine, r, worth, t)
 
     def _in_trouble(self, q: float, fine: float) -> bool:
-        """Return whether agents stay far apart, disagreement grows, or q is large and not falling."""
+        """Return whether disagreement stays large or grows, or q is large and not falling."""
         spreads, last = [entry.disagreement for entry in self._seen], self._seen[-3:]
         recent = spreads[-5:]
-        apart = len(recent) == 5 and min(recent) > _FAR_APART and recent[-1] > 0.5 * recent[0]
+        persistent = len(recent) == 5 and min(recent) > _MAX_SHARED_DISAGREEMENT and recent[-1] > 0.5 * recent[0]
         growing = recent[-1] > 3.0 * min(spreads) and q > 0.6 * fine
-        leads = q > 4.0 * fine and _ratio(last[-1]) > 0.8 * _ratio(last[0])
-        return apart or growing or leads
+        dominant = q > 4.0 * fine and _ratio(last[-1]) > 0.8 * _ratio(last[0])
+        return persistent or growing or dominant
 
     def _fewer_rounds(self, q: float, fine: float, r: float, worth: float, t: int) -> int:
         """Return the smallest K, at most a third below the current one, with which q is predicted to stay small."""
-        K, least = self.K, max(self._least, self.K - max(1, self.K // 3))
-        while least < K and self._is_promising(K - 1, q, fine, r, 1.02 * worth, t):
+        K, lowest = self.K, max(self._min_K, self.K - max(1, self.K // 3))
+        while lowest < K and self._is_promising(K - 1, q, fine, r, 1.02 * worth, t):
             K -= 1
         return K
 
     def _start_trial(self, q: float, fine: float, r: float, worth: float, t: int) -> None:
         """Try a smaller K if it is promising, or else a larger one if q is not small."""
         down, up = self.K - max(1, round(0.2 * self.K)), self.K + max(1, round(0.3 * self.K))
-        if down >= self._least and self._is_promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
+        if down >= self._min_K and self._is_promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
             self._trial = _Trial(self.K, worth)
             self._set_rounds(down, t)
         elif q > fine and t >= self._avoid.get(up, 0):
@@ -280,7 +283,7 @@ class SearchedRounds:
         self._patience *= 2
 
     def _set_rounds(self, K: int, t: int) -> None:
-        """Use K from now on, and discard the observations made with another one."""
+        """Use K from now on, and discard the observations of another K."""
         self.K, self._since = min(K, self._limit), t
         self._seen.clear()
 
@@ -294,7 +297,7 @@ class _Graph:
         self.rho = cache(lambda K: float(np.abs(responses(mixer, topology, K)).max(initial=0.0)))
 
     @cached_property
-    def least(self) -> int:
+    def min_K(self) -> int:
         """Smallest K with which tracking is stable."""
         return smallest_rounds(lambda K: self.settles(K, 1.0) <= _MAX_STABLE_RATE)
 

@@ -18,14 +18,14 @@ from deepca._util.typing import Array, csr
 from deepca._util.validation import Integer, check
 from deepca.consensus.mixers import Mixer
 from deepca.errors import MixingError
-from deepca.network.base import Averaging, Pairs, Position
+from deepca.network.base import MixerNetwork, Pairs, Position
 from deepca.topology.graph import MAX_DENSE_AGENTS, Topology
 from deepca.topology.spectra import laplacian_extremes
 
 __all__ = ["Pairwise", "pairs_in_rounds"]
 
 _STREAM = 64  # separates the random pairs from other uses of the same seed
-_CACHE_SIZE = 16  # graphs whose rate is cached
+_CACHE_SIZE = 16  # maximum number of graphs whose rate is cached
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Pairwise(Mixer):
     with M the graph Laplacian [1]_. So n pairs leave ``λ₂(E[W])^{n/2}`` of a disagreement in root mean square. K is
     chosen from this contraction. A single mix may leave more, which tracking tolerates.
 
-    Values to agree on do not ride along with these messages, since each pair reaches only two agents. They are flooded
-    instead, in control rounds.
+    Values to agree on cannot be piggybacked on these messages, since each pair reaches only two agents. They are
+    flooded instead, in control rounds.
 
     References
     ----------
@@ -94,7 +94,7 @@ class Pairwise(Mixer):
         """Return None: every mix applies a different matrix."""
         return None
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Average the random pairs of this mix, one after another."""
         return network.average_pairs(x, self.pairs(network.topology, K, network.position), K)
 
@@ -129,7 +129,7 @@ class Pairwise(Mixer):
         return float(_rate(topology) ** (pairs_in_rounds(K, topology.n_agents) / 2.0))
 
     def factors(self, topology: Topology, K: int) -> Array:
-        """Return the same contraction for every mode, since pairwise averaging couples the modes."""
+        """Return :meth:`contraction` for every mode, since pairwise averaging couples the modes."""
         return np.full(topology.n_agents - 1, self.contraction(topology, K))
 
 

@@ -27,7 +27,7 @@ __all__ = [
     "tracking_rate",
 ]
 
-_FIRST_RATE = 0.6  # per iteration, at which disagreement must decay with the first K
+_FIRST_RATE = 0.6  # largest decay rate of disagreement, per iteration, with the first K
 
 
 def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:
@@ -261,7 +261,7 @@ class _Diagonal:
     def gossip(self, x: Array, weights: object = None, /) -> Array:
         """Multiply by the eigenvalues."""
         if weights is not None:
-            raise _no_response("a mixer with its own weights in each round")
+            raise _no_response("a mixer with different weights in each round")
         return self.values * x
 
     @property
@@ -273,7 +273,7 @@ class _Diagonal:
         """Raise MixingError."""
         raise _no_response("a mixer of random pairs")
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Raise MixingError."""
         raise _no_response("an exact mean over all agents")
 

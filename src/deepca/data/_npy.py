@@ -12,7 +12,10 @@ __all__ = ["GrowingNpy", "read_header"]
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran, and dtype; leave the stream at the first value."""
+    """Read the header of a .npy file: its shape, whether the order is Fortran, and its dtype.
+
+    The stream is left at the first value. Raise ValueError if the file is not in format 1.0 or 2.0.
+    """
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
@@ -22,7 +25,7 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 class GrowingNpy:
-    """A .npy file that rows are appended to.
+    """A .npy file to which rows are appended.
 
     The header is rewritten at the end, when the number of rows is known.
     """

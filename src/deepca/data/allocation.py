@@ -1,4 +1,4 @@
-"""Allocate rows to agents: in equal shares, or by the values of a label column."""
+"""Allocate rows to agents: equally many to each, or by the values of a label column."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.units import plural
 from deepca.data.sources import ArraySource, Block, Matrix, Source, block_rows, float_type
 from deepca.errors import DataError
 
@@ -16,7 +17,7 @@ __all__ = ["by_label", "split_equally"]
 
 
 class ConcatenatedSource(Source):
-    """Several sources, read one after another as if they were one."""
+    """Source that reads several sources one after another."""
 
     def __init__(self, parts: Sequence[Source], name: str) -> None:
         first = parts[0]
@@ -40,7 +41,7 @@ class ConcatenatedSource(Source):
 
 
 class RowSubset(Source):
-    """Selected rows of an array, copied block by block."""
+    """Source of selected rows of an array, which are copied block by block."""
 
     def __init__(self, source: ArraySource, rows: npt.NDArray[np.int64], name: str) -> None:
         X = source.matrix()
@@ -68,18 +69,19 @@ class RowSubset(Source):
 
 
 def split_equally(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
-    """Partition all rows, in their order, over m agents whose shares differ by at most one row.
+    """Partition all rows, in their order, over m agents whose numbers of rows differ by at most one.
 
-    All sources must have the same columns in the same order (:func:`deepca.data.columns.common_columns`).
+    All sources must have the same columns in the same order (:func:`deepca.data.columns.align_columns`). Raise
+    DataError if there are fewer rows than agents.
     """
     ends = np.cumsum([0, *(source.n or 0 for source in sources)])
     n = int(ends[-1])
     if m < 1 or m > n:
-        raise DataError(
-            f"{n} rows cannot be distributed over {m} agents; use 1 to {n} agents, so that each has a row",
-            parameter="agents",
-            value=m,
+        few = (
+            f"there {'are' if n != 1 else 'is'} only {n} row{plural(n)}; use at most {n} agent{plural(n)}, one per row"
         )
+        none = f"rows cannot be allocated to {m} agents; give at least one"
+        raise DataError(few if m > 0 else none, parameter="agents", value=m)
     shares: list[Source] = []
     for j, (low, high) in enumerate(pairwise(n * i // m for i in range(m + 1))):
         pieces: list[Source] = []
@@ -104,7 +106,11 @@ def split_equally(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
 
 
 def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
-    """Allocate rows by label, one agent for each value of the label column, in ascending order."""
+    """Allocate rows by label, one agent for each value of the label column, in ascending order of the values.
+
+    All sources must have the same columns in the same order. Raise DataError if a source has no label column, or a
+    row no label.
+    """
     columns = [_labels(source) for source in sources]
     if len({labels.dtype.kind for labels in columns}) > 1 or any(labels.dtype.kind == "O" for labels in columns):
         # compare as text, since one file may contain numbers and another text
@@ -122,7 +128,7 @@ def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
 
 
 def _as_one(name: str, agent: int, pieces: Sequence[Source]) -> Source:
-    """Combine an agent's pieces into one source whose name says where its rows come from."""
+    """Combine the pieces of one agent into one source, whose name says where its rows come from."""
     whole = pieces[0]
     if len(pieces) > 1:
         places = ", then ".join(piece.name.split("(", 1)[-1].rstrip(")") for piece in pieces)
@@ -132,7 +138,7 @@ def _as_one(name: str, agent: int, pieces: Sequence[Source]) -> Source:
 
 
 def _labels(source: Source) -> npt.NDArray[Any]:
-    """Return the labels of a source; every row must have one."""
+    """Return the labels of a source; raise DataError unless every row has one."""
     labels = source.labels()
     if labels is None:
         raise DataError(f"{source.name} has no label column; select one with label_column", file=source.file)

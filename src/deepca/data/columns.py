@@ -16,22 +16,35 @@ from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.network.base import Network
 
-__all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of", "named_columns"]
+__all__ = ["Header", "Reordered", "agree_on_columns", "align_columns", "in_order_of", "named_columns"]
 
 _MAX_NAMES_SHOWN = 6  # keeps messages to a line or two
 
 
-def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Return the sources with their columns in the order of the first.
+def align_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Put the columns of all sources into the order of the first source.
 
-    Raise DataError if a column name occurs twice, or if the columns of two sources differ.
+    Parameters
+    ----------
+    sources : sequence of Source
+        The sources, at least one.
+
+    Returns
+    -------
+    tuple of Source
+        The same rows; a source whose columns are in that order already is returned as it is.
+
+    Raises
+    ------
+    DataError
+        If a source has two columns of the same name, or the sources do not have the same columns.
     """
     for source in sources:
         twice = [name for name, count in Counter(source.columns or ()).items() if count > 1]
         if twice:
             raise DataError(
                 f"{source.name} has duplicate {named_columns(twice)}; give every column a unique name",
-                discreet=f"{source.name} uses a column name more than once; give every column a unique name",
+                redacted=f"{source.name} uses a column name more than once; give every column a unique name",
                 agent=source.agent,
                 file=source.file,
                 column=twice[0],
@@ -41,7 +54,7 @@ def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
 
 @dataclass(frozen=True)
 class Header:
-    """Columns of a source in another process: their number ``d`` and their names; ``name`` is that of the source."""
+    """Name, number of columns and column names of a source in another process."""
 
     name: str
     d: int
@@ -49,7 +62,7 @@ class Header:
 
 
 def in_order_of(first: Source | Header, source: Source) -> Source:
-    """Return ``source`` with its columns in the order of ``first``."""
+    """Return ``source`` with its columns in the order of those of ``first``; raise DataError if they differ."""
     if source.d != first.d and (source.columns is None or first.columns is None):
         raise DataError(
             f"{source.name} has {source.d} columns, but {first.name} has {first.d}; give all agents the same columns",
@@ -61,7 +74,7 @@ def in_order_of(first: Source | Header, source: Source) -> Source:
         named, bare = (source.name, first.name) if first.columns is None else (first.name, source.name)
         raise DataError(
             f"{named} has column names and {bare} does not, so the columns cannot be compared; "
-            "name the columns at all agents, or at none",
+            "name the columns of all agents, or of none",
             agent=source.agent,
             file=source.file,
         )
@@ -74,7 +87,7 @@ def in_order_of(first: Source | Header, source: Source) -> Source:
         differences += [f"has {named_columns(extra)}, which {first.name} does not have"] if extra else []
         raise DataError(
             f"{source.name} {' and '.join(differences)}; give all agents the same columns",
-            discreet=f"{source.name} and {first.name} have different columns; give all agents the same columns",
+            redacted=f"{source.name} and {first.name} have different columns; give all agents the same columns",
             agent=source.agent,
             file=source.file,
             column=(missing or extra)[0],
@@ -98,7 +111,7 @@ def agree_on_columns(network: Network, source: Source) -> None:
 
 
 class Reordered(Source):
-    """A source with its columns in another order."""
+    """Source whose columns are those of another source in a different order."""
 
     def __init__(self, source: Source, columns: tuple[str, ...], order: npt.NDArray[np.int64]) -> None:
         self._source, self._order = source, order
@@ -113,7 +126,7 @@ class Reordered(Source):
             yield block[:, self._order]
 
     def matrix(self) -> Block | None:
-        """Return a reordered copy if the rows are in memory."""
+        """Return a reordered copy of all rows if they are in memory, else None."""
         X = self._source.matrix()
         return X[:, self._order] if X is not None and self.in_memory else None
 
@@ -127,7 +140,7 @@ class Reordered(Source):
 
 
 def named_columns(names: Sequence[str | int]) -> str:
-    """Format the names (or indices) of columns for a message, showing at most six."""
+    """Format names (or indices) of columns for a message: the first six, and the number of the others."""
     shown = ", ".join(map(repr, names[:_MAX_NAMES_SHOWN]))
     more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
     return f"column{plural(len(names))} {shown}{more}"

@@ -9,13 +9,13 @@ from typing import Any
 
 from deepca.errors import DataError, MissingExtraError, NetworkError
 
-__all__ = ["Progress", "download", "download_advice", "import_pooch"]
+__all__ = ["DownloadProgress", "download", "download_advice", "import_pooch"]
 
-Progress = Callable[[int, int | None], None]
+DownloadProgress = Callable[[int, int | None], None]
 """Called with ``(bytes so far, total bytes)`` during a download; the total is None unless the server announces it."""
 
 
-def download(name: str, url: str, target: Path, progress: Progress | None, timeout: float) -> None:
+def download(name: str, url: str, target: Path, progress: DownloadProgress | None, timeout: float) -> None:
     """Download a file, translating failures into NetworkError or DataError.
 
     Parameters
@@ -30,6 +30,15 @@ def download(name: str, url: str, target: Path, progress: Progress | None, timeo
         Called with ``(bytes so far, total bytes)``.
     timeout : float
         Seconds without data from the server after which the download fails.
+
+    Raises
+    ------
+    NetworkError
+        If the server cannot be reached, does not have the file, or the transfer is interrupted.
+    DataError
+        If the file cannot be stored.
+    MissingExtraError
+        If pooch is missing.
     """
     pooch, failed = import_pooch(), import_module("requests.exceptions")  # requests comes with pooch
     bar, advice = _ProgressBar(progress), download_advice(name)
@@ -70,14 +79,14 @@ def download_advice(name: str) -> str:
 
 
 class _ProgressBar:
-    """Progress bar with the interface that pooch expects, which reports to a plain function."""
+    """Progress bar with the interface that pooch expects, which reports to a callback."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: DownloadProgress | None) -> None:
         self.total = 0  # set by pooch; 0 if the server does not announce it
         self._done, self._progress = 0, progress
 
     def update(self, n: int) -> None:
-        """Report n more bytes."""
+        """Report that n more bytes have arrived."""
         self._done = min(self._done + n, self.total) if self.total else self._done + n
         if self._progress is not None:
             self._progress(self._done, self.total or None)

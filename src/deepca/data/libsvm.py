@@ -27,12 +27,12 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.data.downloads import Progress, download, download_advice, import_pooch
+from deepca.data.downloads import DownloadProgress, download, download_advice, import_pooch
 from deepca.data.readers._common import open_decompressed
 from deepca.data.readers.svmlight import line_fault
 from deepca.errors import DataError, MissingExtraError
 
-__all__ = ["DATA_SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
+__all__ = ["DATA_SETS", "DownloadProgress", "LibsvmRows", "LibsvmSet", "features_digest", "load"]
 
 _CACHE_FORMAT = 1  # increase it whenever the contents of cached files change
 _PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
@@ -40,7 +40,7 @@ _PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 @dataclass(frozen=True)
 class LibsvmSet:
-    """A data set: where to download it, and what to verify.
+    """Address of a data set, and the facts to verify.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class LibsvmSet:
 
 @dataclass(frozen=True)
 class LibsvmRows:
-    """All rows of a data set.
+    """Rows of a data set.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def load(
     folder: Path | None = None,
     *,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
     timeout: float = 30.0,
     sets: Mapping[str, LibsvmSet] = DATA_SETS,
 ) -> LibsvmRows:
@@ -121,9 +121,10 @@ def load(
     name : str
         Name of the data set, a key of ``sets``.
     folder : Path, optional
-        Folder that contains the file as plain text, ``.bz2`` or ``.gz``, with or without ``.txt`` before that.
+        Folder that contains the file as plain text or compressed (``.bz2``, ``.gz``), with or without the suffix
+        ``.txt``.
     cache : Path, optional
-        Folder for downloads and parsed rows.
+        Folder for downloads and parsed rows; by default the one that this module describes.
     progress : callable, optional
         Called with ``(bytes so far, total bytes)`` during a download.
     timeout : float, default=30.0
@@ -139,9 +140,11 @@ def load(
     Raises
     ------
     DataError
-        If the file cannot be used.
+        If the data set is unknown, or its file is missing, damaged or not the one that the paper used.
     NetworkError
         If the download fails.
+    MissingExtraError
+        If scikit-learn or pooch is missing.
     """
     if name not in sets:
         raise DataError(
@@ -179,21 +182,25 @@ def features_digest(X: Csr) -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """A file to read, its name in messages, and the advice to give if it cannot be used."""
+    """File to read, its name in messages, and the advice to give if it cannot be used."""
 
     path: Path
     label: str
     advice: str
 
     def error(self, found: str, *, value: object = None) -> DataError:
-        """Return the error for this file; ``value`` is what was found instead."""
+        """Return the error for this file; ``value`` is the fact that is wrong."""
         return DataError(f"{self.label}{found}; {self.advice}", file=self.label, value=value)
 
 
 def _find(wanted: LibsvmSet, folder: Path) -> Path:
     if not folder.is_dir():
-        what = "is a file; give the folder that contains it" if folder.exists() else "does not exist; choose another"
-        raise DataError(f"the data folder {folder} {what}", parameter="folder", file=str(folder))
+        what = (
+            "this is a file; give the folder that contains it"
+            if folder.exists()
+            else "folder not found; check the path"
+        )
+        raise DataError(f"{folder}: {what}", parameter="folder", file=str(folder))
     names = [f"{wanted.name}{text}{packed}" for packed in ("", ".bz2", ".gz") for text in ("", ".txt")]
     for name in names:
         if (folder / name).is_file():
@@ -282,7 +289,7 @@ def _first_fault(wanted: LibsvmSet, file: _File, text: bytes) -> DataError | Non
             where = f"{file.label}, line {line}"
             return DataError(
                 f"{where}: {fault.message}; {file.advice}",
-                discreet=f"{where} is not valid svmlight text; {file.advice}",
+                redacted=f"{where} is not valid svmlight text; {file.advice}",
                 file=file.label,
                 line=line,
                 column=fault.column,
@@ -340,7 +347,7 @@ def _temporary_folder(store: Path) -> tempfile.TemporaryDirectory[str]:
 # --- downloads -------------------------------------------------------------------------------------------------------
 
 
-def _fetch(wanted: LibsvmSet, store: Path, progress: Progress | None, timeout: float) -> LibsvmRows:
+def _fetch(wanted: LibsvmSet, store: Path, progress: DownloadProgress | None, timeout: float) -> LibsvmRows:
     """Download and verify a file, and only then store it under its name."""
     try:
         folder = _temporary_folder(store)

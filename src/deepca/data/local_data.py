@@ -16,10 +16,10 @@ from deepca._util.floats import EPS
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array, csr
 from deepca.data.moments import Moments, moments
-from deepca.data.rereading import Rereading, can_be_read_again, read_each
+from deepca.data.rereading import Rereading, can_be_read_again, map_sources
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
-from deepca.operators.base import Operator, PerAgent
+from deepca.operators.base import MixedOperator, Operator
 from deepca.operators.construction import Form, choose_form
 from deepca.operators.covariances import Covariances
 from deepca.operators.dense_rows import DenseRows
@@ -29,7 +29,7 @@ from deepca.operators.rounding import UNIT, Rounding, growth
 from deepca.operators.sparse_centring import MAX_MEAN_RATIO
 from deepca.operators.sparse_rows import SparseRows
 
-__all__ = ["LocalData", "form_of", "read"]
+__all__ = ["LocalData", "read", "resolve_form"]
 
 _DENSE_ABOVE = 0.5  # share of nonzero entries above which dense storage takes less memory and time
 
@@ -48,7 +48,7 @@ class LocalData:
         Whether the ``A_j`` are explicit matrices or products with the rows.
     moments : tuple of Moments
         Moments of each agent.
-    single : bool, default=False
+    is_float32 : bool, default=False
         Whether the rows of every agent, local or not, are float32.
     """
 
@@ -56,7 +56,7 @@ class LocalData:
     weights: tuple[Array, ...] | None
     form: Form
     moments: tuple[Moments, ...]
-    single: bool = False
+    is_float32: bool = False
 
     def operator(
         self,
@@ -67,9 +67,10 @@ class LocalData:
         scale: float,
         unit_rounding: Array | None = None,
     ) -> Operator:
-        """Return ``A_j = scale · Σ_i w_i y_i y_iᵀ``, ``y = (x − mean) / units``, ``mean = reference + shift``.
+        """Build the operators ``A_j = scale · Σ_i w_i y_i y_iᵀ`` of the local agents.
 
-        ``unit_rounding``, of shape ``(d,)``, contains the relative rounding errors of the units.
+        The prepared rows are ``y = (x − mean) / units`` with ``mean = reference + shift``; ``unit_rounding``, of shape
+        ``(d,)``, contains the relative rounding errors of the units.
         """
         scaling = None if unit_rounding is None or units is None else (units, unit_rounding)
         counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
@@ -96,7 +97,7 @@ class LocalData:
         if not any(dense):
             return SparseRows(list(map(csr, kept)), scales, single=not batch, prepare=prepare)
         prepare_each = [prepare.agent(j) for j in range(len(kept))]
-        return PerAgent(
+        return MixedOperator(
             [
                 DenseRows([X], scales[:1], single=True, workers=1, prepare=prepare_each[j])
                 if isinstance(X, np.ndarray)
@@ -129,19 +130,41 @@ def read(
     form: Form = "auto",
     on_rows: Callable[[int], None] | None = None,
 ) -> LocalData:
-    """Read every source once, the sources of different agents in parallel on one core each."""
+    """Read every source once and compute its moments, the sources of different agents in parallel on one core each.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        The rows of each local agent.
+    weights : sequence of ndarray, optional
+        Weights of the rows of each agent.
+    form : {"auto", "covariance", "rows"}
+        Form of the operators, as in :func:`resolve_form`.
+    on_rows : callable, optional
+        Called after every block with its number of rows.
+
+    Returns
+    -------
+    LocalData
+        The sources and their moments.
+
+    Raises
+    ------
+    DataError
+        If a source cannot be used, or can be read only once but its rows are needed in every iteration.
+    """
     given = None if weights is None else tuple(weights)
-    chosen = form_of(sources, form)
+    chosen = resolve_form(sources, form)
     if chosen == "rows":
         _check_rereadable(sources)
 
     def one(j: int) -> Moments:
         return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", on_rows=on_rows)
 
-    return LocalData(tuple(sources), given, chosen, read_each(one, len(sources)))
+    return LocalData(tuple(sources), given, chosen, map_sources(one, len(sources)))
 
 
-def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
+def resolve_form(sources: Sequence[Source], form: Form = "auto") -> Form:
     """Choose between explicit matrices ``A_j`` and products with the rows in every iteration.
 
     Rows that are not in memory would have to be read in every iteration. If there are any, explicit matrices are chosen
@@ -160,11 +183,11 @@ def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
 def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None, dense: bool | None) -> float:
     """Return the norm of the rounding errors of an agent's rows.
 
-    Unless ``dense`` is None, it includes the errors of products with the rows, stored dense or sparse.
+    The errors of products with the rows, which are stored dense or sparse, are included unless ``dense`` is None.
     """
     sizes, rounding = np.sqrt(of.squares_about(reference, shift)), of.rounding_about(reference, shift)
     if dense is not None:
-        # sparse rows are multiplied uncentred where the rounding errors that this adds are at most these
+        # products with sparse rows are not centred where that adds rounding errors of at most this size
         away = (
             0.0
             if dense
@@ -195,8 +218,8 @@ def _check_rereadable(sources: Sequence[Source]) -> None:
     for source in sources:
         if source.single_pass:
             raise DataError(
-                f"{source.name}: its iterator can be read only once, but with d = {source.d:,} columns the rows are "
-                "needed in every iteration; pass a function that returns a new iterator, or an array",
+                f"{source.name}: its iterator can be read only once, but this run, with d = {source.d:,} columns, "
+                "reads the rows in every iteration; pass a function that returns a new iterator, or an array",
                 agent=source.agent,
                 value=source.d,
             )

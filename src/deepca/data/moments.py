@@ -33,7 +33,7 @@ _DENSE_ABOVE = 0.3  # share of nonzero entries above which a sparse block is pro
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of one agent's rows.
+    """Count, mean and scatter of one agent's rows.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Moments:
     mean_rounding: Array
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickle; one without rounding bounds, from an earlier version, gets those of a reference at zero."""
+        """Restore a pickle; to one of an earlier version, add the rounding bounds of moments about zero."""
         if "rounding" not in state:
             weight, mean = state["weight"], state["reference"] + state["shift"]
             rounding = UNIT * np.sqrt(state["squares"] + weight * np.square(mean))
@@ -80,19 +80,19 @@ class Moments:
         return (self.reference - reference) + (self.shift - shift)
 
     def squares_about(self, reference: Array, shift: Array) -> Array:
-        """Return ``Σ w (x − centre)²`` by column, ``centre = reference + shift``."""
+        """Return the sums of squares by column, ``Σ w (x − centre)²`` with ``centre = reference + shift``."""
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for overflow
             return self.squares + self.weight * np.square(self.mean_minus(reference, shift))
 
     def scatter_about(self, reference: Array, shift: Array) -> Array:
-        """Return ``Σ w (x − centre)(x − centre)ᵀ``, ``centre = reference + shift``."""
+        """Return the scatter ``Σ w (x − centre)(x − centre)ᵀ`` with ``centre = reference + shift``."""
         if self.scatter is None:
             raise ValueError("the scatter was not computed; request it with scatter=True")
         apart = self.mean_minus(reference, shift)
         return self.scatter + self.weight * np.outer(apart, apart)
 
     def rounding_about(self, reference: Array, shift: Array) -> Array:
-        """Return a bound on the rounding error of the scatter about ``centre = reference + shift``, ``(d,)``."""
+        """Return a bound ``(d,)`` on the rounding error of the scatter about ``centre = reference + shift``."""
         apart = self.mean_minus(reference, shift)
         error = self.mean_rounding + 2.0 * EPS * (np.abs(apart) + np.abs(self.shift) + np.abs(shift))
         sizes = EPS * np.sqrt(self.squares_about(reference, shift))
@@ -109,10 +109,10 @@ class Moments:
         )
 
     def joined(self, more: Moments, *, reuse: bool = False) -> Moments:
-        """Return the moments of these rows and ``more`` together.
+        """Return the moments of these rows and those of ``more`` together.
 
-        The result has a scatter if both have one; with ``reuse`` it overwrites that of ``self``. The reference becomes
-        the rounded mean, so that the mean may drift far from the first reference.
+        The result has a scatter if both moments have one; with ``reuse``, it is computed in the memory of the scatter
+        of ``self``. The reference becomes the rounded mean, since the mean may drift far from the first reference.
         """
         both = self.weight + more.weight
         if self.weight == 0.0 or more.weight == 0.0:
@@ -156,7 +156,7 @@ def moments(
         Weights of the rows.
     scatter : bool, default=True
         Whether to compute the ``(d, d)`` scatter.
-    tell : callable, optional
+    on_rows : callable, optional
         Called after every block with its number of rows.
 
     Returns
@@ -167,7 +167,8 @@ def moments(
     Raises
     ------
     DataError
-        If the source is empty, a value is not finite, or the number of weights is not that of the rows.
+        If the source has no rows or cannot be read, a value is not finite, the squares of a column overflow, or the
+        number of weights differs from the number of rows.
     """
     with at_agent(source.agent):
         return _moments(source, weights, scatter=scatter, on_rows=on_rows)
@@ -217,7 +218,7 @@ def _moments(source: Source, weights: Array | None, *, scatter: bool, on_rows: C
 
 
 def empty_moments(d: int, *, scatter: bool = True) -> Moments:
-    """Return the moments of an agent that has no rows yet."""
+    """Return the moments of an agent without rows."""
     zeros = np.zeros(d)
     return Moments(0, 0.0, zeros, zeros, zeros, np.zeros((d, d)) if scatter else None, zeros, zeros)
 
@@ -227,7 +228,7 @@ def _root_sum_squares(*roundings: Array) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return ``a + b`` rounded, and its exact rounding error (Knuth's TwoSum)."""
+    """Return the rounded sum ``a + b``, and its exact rounding error (Knuth's TwoSum)."""
     rounded = a + b
     of_b = rounded - a
     return rounded, (a - (rounded - of_b)) + (b - of_b)
@@ -286,9 +287,9 @@ def _squares(centred: Array, w: Array | None) -> Array:
 
 
 def _sparse_moments(block: Csr, w: Array | None, weight: float, reference: Array, scatter: bool) -> Moments:
-    """Return the moments of a sparse block that is already ``x − reference``.
+    """Return the moments of a sparse block from which ``reference`` has been subtracted.
 
-    Products of uncentred entries have errors of ``u q_a q_b`` with ``q² = Σ w x²``.
+    Products of uncentred entries have rounding errors of ``u q_a q_b`` with ``q² = Σ w x²``.
     """
     shift = _sums(block, w) / weight
     squares, products = column_squares(block, w, shift), None
@@ -310,12 +311,12 @@ def check_finite(source: Source, block: Block, first: int) -> None:
 
 
 def _not_finite(source: Source, block: Block, first: int) -> DataError:
-    """Return the error for the first value of a block that is not finite."""
+    """Return the error for the first value of a block that is not finite, or for an overflow if all are finite."""
     values = dense(block)
     places = np.argwhere(~np.isfinite(values))
     if not len(places):
         return DataError(
-            f"{source.name}: the sum of its values, or of its weights, overflows; scale the data",
+            f"{source.name}: the sum of its values, or of its weights, is not finite; scale the data and the weights",
             agent=source.agent,
             file=source.file,
         )
@@ -328,7 +329,7 @@ def _not_finite(source: Source, block: Block, first: int) -> DataError:
         source.name,
         f"{found}{more}",
         "remove the row, or impute the value",
-        discreet=f"not a finite number{more}",
+        redacted=f"not a finite number{more}",
         agent=source.agent,
         file=file,
         line=line,

@@ -16,23 +16,23 @@ from deepca.data.moments import Moments
 from deepca.data.sources import Source, dense
 from deepca.operators.preparation import project_out_of_rows
 
-__all__ = ["Rereading", "can_be_read_again", "read_each"]
+__all__ = ["Rereading", "can_be_read_again", "map_sources"]
 
 T_ = TypeVar("T_")
 
 
-def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
-    """Call ``one`` with the index of every source, in parallel on one core each, and return the results in order."""
-    cores = min(usable_cores(), sources)
+def map_sources(function: Callable[[int], T_], n_sources: int) -> tuple[T_, ...]:
+    """Call a function with the index of every source, in parallel on one core each, and return the results in order."""
+    cores = min(usable_cores(), n_sources)
     with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
-        return tuple(pool.map(one, range(sources)))
+        return tuple(pool.map(function, range(n_sources)))
 
 
 @dataclass(frozen=True)
 class Rereading:
-    """Prepared rows ``y = √(scale·w) (x − reference − shift) / units`` of the local agents, block by block.
+    """Rows of the local agents, prepared as ``y = √(scale·w) (x − reference − shift) / units`` while they are read.
 
-    Implements :class:`deepca.operators.RereadableRows`; every call is one more pass over every source.
+    Implements :class:`deepca.operators.RereadableRows`; every method call reads every source once.
     """
 
     sources: tuple[Source, ...]
@@ -43,7 +43,7 @@ class Rereading:
     scale: float
 
     def scatters(self, V: Array) -> Array:
-        """Return ``Σ z zᵀ`` of every agent, ``(agents, d, d)``, where z is y without its component in the span of V."""
+        """Return ``Σ z zᵀ`` for every agent, ``(agents, d, d)``; z is y without its component in the span of V."""
         d = self.shift.size
 
         def one(j: int) -> Array:
@@ -53,10 +53,10 @@ class Rereading:
                 total += rest.T @ rest
             return total
 
-        return np.stack(read_each(one, len(self.sources)))
+        return np.stack(map_sources(one, len(self.sources)))
 
     def grams(self, V: Array) -> Array:
-        """Return ``Vᵀ (Σ y yᵀ) V`` of every agent, ``(agents, k, k)``."""
+        """Return ``Vᵀ (Σ y yᵀ) V`` for every agent, ``(agents, k, k)``."""
 
         def one(j: int) -> Array:
             total = np.zeros((V.shape[1], V.shape[1]))
@@ -65,7 +65,7 @@ class Rereading:
                 total += Z.T @ Z
             return total
 
-        return np.stack(read_each(one, len(self.sources)))
+        return np.stack(map_sources(one, len(self.sources)))
 
     def _blocks(self, j: int) -> Iterator[Array]:
         first, weights = 0, None if self.weights is None else self.weights[j]
@@ -79,7 +79,7 @@ class Rereading:
 
 
 def can_be_read_again(sources: Sequence[Source], moments: Sequence[Moments]) -> bool:
-    """Return whether every source can yield the rows of its moments once more."""
+    """Return whether the rows from which the moments were computed can be read from the sources again."""
     return all(
         not source.single_pass and (of.n == 0 or source.n != 0) for source, of in zip(sources, moments, strict=True)
     )

@@ -6,7 +6,6 @@ larger than memory need no special treatment. Files are opened by :mod:`deepca.d
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,6 @@ __all__ = [
     "no_rows_error",
     "numeric",
     "stored_parts",
-    "update_digest",
 ]
 
 Block = npt.NDArray[Any] | Csr
@@ -52,7 +50,7 @@ class Source(ABC):
     Attributes
     ----------
     name : str
-        Name used in messages: a path, or ``"agent 3"``.
+        Name to show in messages: a path, or ``"agent 3"``.
     columns : tuple of str or None
         Column names, if there are any.
     d : int
@@ -62,7 +60,7 @@ class Source(ABC):
     dtype : numpy.dtype
         Type of the values, float32 or float64.
     is_sparse : bool
-        Whether blocks are CSR.
+        Whether blocks are sparse (CSR).
     single_pass : bool
         Whether the rows can be read only once.
     in_memory : bool
@@ -103,7 +101,7 @@ class Source(ABC):
         return None
 
     def labels(self) -> npt.NDArray[Any] | None:
-        """Return the column selected as ``label_column``, one entry per row, or None."""
+        """Return one label per row, from the column selected as ``label_column``; None if none was selected."""
         return self._labels
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
@@ -183,10 +181,15 @@ class IteratorSource(Source):
 
     Parameters
     ----------
-    give : callable or iterator
-        A function that returns a new iterator of blocks for every pass, or an iterator, which can be read only once.
+    iterator : iterator or callable
+        An iterator of blocks, which can be read only once, or a function that returns a new iterator for every pass.
     name : str
-        Name used in messages.
+        Name to show in messages.
+
+    Raises
+    ------
+    DataError
+        If no block has rows, or the first block that has rows cannot be used.
 
     Notes
     -----
@@ -195,13 +198,13 @@ class IteratorSource(Source):
 
     n = None
 
-    def __init__(self, give: Callable[[], Iterable[Any]] | Iterator[Any], name: str) -> None:
-        self._give, self.name = give, name
-        self.single_pass = not callable(give)
-        self._rest: Iterator[Any] | None = iter(give()) if callable(give) else iter(give)
+    def __init__(self, iterator: Callable[[], Iterable[Any]] | Iterator[Any], name: str) -> None:
+        self._iterator, self.name = iterator, name
+        self.single_pass = not callable(iterator)
+        self._rest: Iterator[Any] | None = iter(iterator()) if callable(iterator) else iter(iterator)
         self._first = next((block for block in self._rest if _rows_of(block) != 0), None)
         if self._first is None:
-            raise DataError(f"{name} has no rows: its iterator yields no blocks; omit the agent, or provide rows")
+            raise DataError(f"{name} has no rows: its iterator yields none; omit the agent, or provide rows")
         self._head = as_source(self._first, name)
         head = self._head
         self.columns, self.d, self.dtype, self.is_sparse = head.columns, head.d, head.dtype, head.is_sparse
@@ -209,7 +212,7 @@ class IteratorSource(Source):
             self._first = self._rest = None
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks with their columns in the order of the first one."""
+        """Yield the blocks, with their columns in the order of those of the first block."""
         from deepca.data.columns import in_order_of
 
         for number, block in enumerate(self._start_pass()):
@@ -228,13 +231,13 @@ class IteratorSource(Source):
                 yield self._in_format(rows)
 
     def _start_pass(self) -> Iterator[Any]:
-        if callable(self._give):
-            return iter(self._give())
+        if callable(self._iterator):
+            return iter(self._iterator())
         if self._rest is None:
             raise DataError(f"{self.name}: its iterator is exhausted; pass a function that returns a new iterator")
-        given = chain([self._first], self._rest)
+        blocks = chain([self._first], self._rest)
         self._first = self._rest = None
-        return given
+        return blocks
 
     def _in_format(self, rows: Block) -> Block:
         """Return the rows in the format of the first block, dense or sparse."""
@@ -245,7 +248,7 @@ class IteratorSource(Source):
 
 @contextmanager
 def at_agent(agent: int | None) -> Iterator[None]:
-    """Set ``agent`` on a DataError raised in the ``with`` block, unless it names an agent already."""
+    """Set ``agent`` on a DataError raised in the ``with`` block, unless the error has an agent already."""
     try:
         yield
     except DataError as error:
@@ -255,21 +258,26 @@ def at_agent(agent: int | None) -> Iterator[None]:
 
 
 def as_source(X: Any, name: str, *, agent: int | None = None) -> Source:
-    """Return a source for any object that contains rows.
+    """Wrap any object that contains rows in a source.
 
     Parameters
     ----------
     X : Source, array, sparse matrix, data frame, iterator, callable, str or path
-        The rows. A path is opened by its suffix; a callable returns an iterator of blocks.
+        The rows. The suffix of a path determines the file format; a callable returns an iterator of blocks.
     name : str
-        Name used in messages, unless X already has one.
+        Name to show in messages; a source keeps its name, and a file has its path as its name.
     agent : int, optional
         Index of the agent that holds the rows.
 
     Returns
     -------
     Source
-        X itself if it is a source.
+        A new source, or X itself if it is a source; its ``agent`` is set if one is given.
+
+    Raises
+    ------
+    DataError
+        If X does not contain rows of real numbers, or is a file that cannot be used.
     """
     with at_agent(agent):
         source = _as_source(X, name)
@@ -295,24 +303,24 @@ def _as_source(X: Any, name: str) -> Source:
 
 
 def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix:
-    """Convert X to a dense or CSR matrix of float32 or float64; it is not copied if it is one already."""
+    """Convert X to a dense or CSR matrix of float32 or float64, without copying X if it is such a matrix already."""
     if sparse.issparse(X):
         kind = np.dtype(getattr(X, "dtype", None))
         check_matrix(cast("Any", X).shape, kind, name)
         return cast("Csr", sparse.csr_array(cast("Any", X), dtype=float_type(kind)))
-    given: npt.NDArray[Any] = np.asanyarray(unmasked(X, name))
-    if given.dtype == object:
+    values: npt.NDArray[Any] = np.asanyarray(unmasked(X, name))
+    if values.dtype == object:
         try:
-            given = given.astype(np.float64)
+            values = values.astype(np.float64)
         except (TypeError, ValueError):
-            raise _first_non_number(given, columns, name) from None
-    check_matrix(given.shape, given.dtype, name)
-    return given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
+            raise _first_non_number(values, columns, name) from None
+    check_matrix(values.shape, values.dtype, name)
+    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
 
-def float_type(*given: np.dtype[Any]) -> np.dtype[Any]:
-    """Return float32 if all given types are float32, else float64."""
-    return np.dtype(np.float32 if all(kind == np.float32 for kind in given) else np.float64)
+def float_type(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Return float32 if all types are float32, else float64."""
+    return np.dtype(np.float32 if all(dtype == np.float32 for dtype in dtypes) else np.float64)
 
 
 def dense(block: Block) -> npt.NDArray[Any]:
@@ -326,12 +334,12 @@ def stored_parts(block: Block) -> tuple[npt.NDArray[Any], ...]:
 
 
 def block_rows(d: int) -> int:
-    """Return the number of rows of a block of `BLOCK_BYTES`."""
+    """Return the number of rows of d float64 values that fit into `BLOCK_BYTES`, at least one."""
     return max(1, BLOCK_BYTES // (8 * max(d, 1)))
 
 
 def _from_table(table: Any, name: str) -> ArraySource:
-    """Return the rows of a pandas, polars or Arrow table."""
+    """Return a source for the rows of a pandas, polars or Arrow table."""
     names = list(table.column_names if hasattr(table, "column_names") else table.columns)
     columns = tuple(names) if all(isinstance(column, str) for column in names) else None  # as in scikit-learn
     if hasattr(table, "to_numpy"):
@@ -348,23 +356,14 @@ def _rows_of(block: Any) -> int | None:
 
 
 def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: str = "the agent") -> None:
-    """Raise DataError unless an array of this shape and type holds rows of real numbers.
+    """Raise DataError unless an array of this shape and type consists of rows of real numbers.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of the array.
-    kind : numpy.dtype
-        Type of its entries.
-    name : str
-        Name used in messages.
-    holder : str, optional
-        What to advise omitting, as in :func:`no_rows_error`.
+    ``name`` is the name of the array in messages, ``holder`` what to advise omitting, as in :func:`no_rows_error`.
     """
     if kind.kind not in "fiub":
-        raise DataError(f"{name}: rows have dtype {kind}; real numbers are required", value=kind)
+        raise DataError(f"{name} has dtype {kind}; give real numbers", value=kind)
     if len(shape) != 2:
-        raise DataError(f"{name}: rows have shape {tuple(shape)}; expected (rows, columns)", value=tuple(shape))
+        raise DataError(f"{name} has shape {tuple(shape)}; give a matrix, (rows, columns)", value=tuple(shape))
     if shape[0] == 0:
         raise no_rows_error(name, holder)
     if shape[1] == 0:
@@ -372,7 +371,7 @@ def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: s
 
 
 def no_rows_error(name: str, holder: str = "it", *, file: str | None = None) -> DataError:
-    """Return the error for a source without rows; ``holder`` is what to advise omitting, "it" or "the agent"."""
+    """Return the error for a source without rows; the message advises omitting ``holder``, "it" or "the agent"."""
     return DataError(f"{name} has no rows; omit {holder}, or provide rows", file=file)
 
 
@@ -383,24 +382,17 @@ def _first_non_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None,
             float(value)
         except (TypeError, ValueError):
             if len(place) != 2:
-                where, advice = f"{name}: entry {place} is", "numbers are required"
+                where, advice = f"{name}: entry {place} is", "give numbers only"
                 return DataError(
-                    f"{where} {value!r}; {advice}", discreet=f"{where} not a number; {advice}", value=value
+                    f"{where} {value!r}; {advice}", redacted=f"{where} not a number; {advice}", value=value
                 )
             return DataError.at_entry(
                 name,
                 f"{value!r} is not a number",
-                "numbers are required",
-                discreet="not a number",
+                "give numbers only",
+                redacted="not a number",
                 row=place[0],
                 column=place[1] if columns is None else columns[place[1]],
                 value=value,
             )
-    return DataError(f"{name}: not all entries are numbers; numbers are required")
-
-
-def update_digest(digest: hashlib._Hash, source: Source) -> None:
-    """Update a digest with all values of a source, block by block."""
-    for block in source.blocks():
-        for part in stored_parts(block):
-            digest.update(np.ascontiguousarray(part).data)
+    return DataError(f"{name}: not all entries are numbers; give numbers only")

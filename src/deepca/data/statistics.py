@@ -18,19 +18,25 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.floats import EPS
+from deepca._util.portable import total as sum_of
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
+from deepca.data.columns import named_columns
 from deepca.data.moments import Moments
+from deepca.data.sources import Source
 from deepca.errors import NotFiniteError, PooledDataError
-from deepca.network.arrivals import Part
+from deepca.network.arrivals import ExpectedPart
 from deepca.network.base import Network
+from deepca.solver.verdict import UNDERFLOW
 
-__all__ = ["Totals", "agreed_totals"]
+__all__ = ["PooledStatistics", "agree_on_statistics", "column_units", "total_variance"]
+
+_SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # below it, differences may be so small that their squares underflow
 
 
 @dataclass(frozen=True)
-class Totals:
-    """Statistics of the rows of all agents, with the same bits at every agent.
+class PooledStatistics:
+    """Count, mean and spread of the rows of all agents, with the same bits at every agent.
 
     Parameters
     ----------
@@ -69,24 +75,24 @@ class Totals:
     def constant(self) -> npt.NDArray[np.bool_]:
         """Mask of the columns in which all values are equal, so that ``squares`` consists of rounding errors.
 
-        A column is not constant if a single value out of up to 1e15 differs, by a relative eps.
+        A column with up to 1e15 values counts as not constant even if only one of them differs, by a relative eps.
         """
         spacing = np.square(EPS**1.5 * self.mean)
         return np.asarray(self.squares <= np.maximum(4.0 * np.square(self.rounding), self.weight * spacing))
 
     @property
     def unit_rounding(self) -> Array:
-        """Relative rounding errors ``(d,)`` of the columns' standard deviations."""
+        """Relative rounding errors ``(d,)`` of the standard deviations of the columns."""
         return np.divide(self.rounding, np.sqrt(self.squares), out=np.zeros_like(self.squares), where=self.squares > 0)
 
     @property
-    def n_counted(self) -> int:
+    def weighted_n_rows(self) -> int:
         """Number of rows, each counted as many times as its weight, but at least ``n_rows``."""
         return max(self.n_rows, int(self.weight))
 
 
-def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool = True) -> Totals:
-    """Compute the totals over all agents from the moments of the local ones.
+def agree_on_statistics(network: Network, local: Sequence[Moments], *, weighted: bool = True) -> PooledStatistics:
+    """Compute the statistics of the rows of all agents from the moments of the local agents.
 
     Parameters
     ----------
@@ -95,12 +101,17 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
     local : sequence of Moments
         Moments of the local agents.
     weighted : bool, default=True
-        Whether rows may have weights; if not, an agent that sends weights is reported as faulty.
+        Whether rows may have weights; if they may not, an agent that sends weights is reported as faulty.
 
     Returns
     -------
-    Totals
-        The totals, identical at every agent.
+    PooledStatistics
+        The statistics, with the same bits at every agent.
+
+    Raises
+    ------
+    PooledDataError
+        If the squares of a column overflow.
 
     Notes
     -----
@@ -110,23 +121,61 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
     with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # overflow is checked below
         sums = np.array([[of.n, *_parts(of.weight), *(of.weight * of.mean)] for of in local]).reshape(*B, d + 3)
         network.begin(network.epoch, 0, "mean")
-        weights = Part("weights", 1, True, repeats=not weighted), Part("parts of weights", 1, True, zero=not weighted)
-        network.expect(Part("row counts", 1, True, True), *weights, Part("sums of columns", d))
+        weights = (
+            ExpectedPart("weights", 1, True, repeats=not weighted),
+            ExpectedPart("parts of weights", 1, True, zero=not weighted),
+        )
+        network.expect(ExpectedPart("row counts", 1, True, True), *weights, ExpectedPart("sums of columns", d))
         found = common_average(network, sums)
         n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
         reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)
         # the rounding error of the mean would enter products with the agents' own means to first order
         left = np.array([of.weight * of.mean_minus(reference, np.zeros(d)) for of in local]).reshape(*B, d)
         network.begin(network.epoch, 0, "remainder")
-        network.expect(Part("sums of columns", d))
+        network.expect(ExpectedPart("sums of columns", d))
         shift = common_average(network, left) / (weight / m) if weight > 0.0 else np.zeros(d)
         network.begin(network.epoch, 0, "spread")
-        network.expect(Part("sums of squares", 2 * d, True))
+        network.expect(ExpectedPart("sums of squares", 2 * d, True))
         spread = [(of.squares_about(reference, shift), np.square(of.rounding_about(reference, shift))) for of in local]
         squares, rounding = (common_average(network, np.array(spread).reshape(*B, 2 * d)) * m).reshape(2, d)
-        totals = Totals(n_rows, weight, reference, shift, squares, np.sqrt(rounding))
-    _check_squares(np.where(np.isfinite(totals.mean), totals.squares, np.inf))
-    return totals
+        pooled = PooledStatistics(n_rows, weight, reference, shift, squares, np.sqrt(rounding))
+    _check_squares(np.where(np.isfinite(pooled.mean), pooled.squares, np.inf))
+    return pooled
+
+
+def total_variance(squares: Array, units: Array | None, weight: float) -> float:
+    """Return the sum of the variances of all columns; raise PooledDataError if it underflows."""
+    total = sum_of(squares / (1.0 if units is None else np.square(units))) / (weight - 1.0)
+    if total < UNDERFLOW:
+        raise PooledDataError(
+            f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
+            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a large power of ten",
+            value=total,
+        )
+    return total
+
+
+def column_units(totals: PooledStatistics, source: Source) -> Array:
+    """Return the standard deviations of the columns (ddof 0, as in StandardScaler); raise for a constant column."""
+    units, mean = np.sqrt(totals.squares / totals.weight), np.abs(totals.mean)
+    # squares below UNDERFLOW lose digits; values of larger magnitude that differ at all differ by enough
+    tiny = (np.square(units) < UNDERFLOW) & (mean < _SMALLEST_SAFE_MEAN) & ((mean > 0.0) | (units > 0.0))
+    if tiny.any():
+        raise PooledDataError(
+            f"{_columns(tiny, source)}: values too small to square (standard deviation "
+            f"below {math.sqrt(UNDERFLOW):.0e}), which cannot be scaled; multiply them by a large power of ten, "
+            "exclude the column, or omit scale=True",
+            parameter="scale",
+            column=_first_column(tiny, source),
+        )
+    if totals.constant.any():
+        raise PooledDataError(
+            f"{_columns(totals.constant, source)}: the same value in all {totals.n_rows} rows of all agents, "
+            "which cannot be scaled; exclude the column, or omit scale=True",
+            parameter="scale",
+            column=_first_column(totals.constant, source),
+        )
+    return units
 
 
 def _check_squares(squares: Array) -> None:
@@ -136,6 +185,7 @@ def _check_squares(squares: Array) -> None:
 
 
 def _overflow_of(column: int) -> PooledDataError:
+    """Return the error for a column whose sum of squares overflows."""
     column = int(column)
     return PooledDataError(
         f"the squares of column {column} overflow when summed over all agents; scale the data", column=column
@@ -156,3 +206,12 @@ def _overflow(d: int) -> Iterator[None]:
     except NotFiniteError as error:
         column = max(error.index - 3 * (error.phase == "mean"), 0) % d  # the first message starts with three counts
         raise _overflow_of(column) from None
+
+
+def _first_column(which: npt.NDArray[np.bool_], source: Source) -> int | str:
+    first = int(np.argmax(which))
+    return first if source.columns is None else source.columns[first]
+
+
+def _columns(which: npt.NDArray[np.bool_], source: Source) -> str:
+    return named_columns([c if source.columns is None else source.columns[c] for c in np.flatnonzero(which).tolist()])

@@ -25,7 +25,7 @@ from deepca.data._npy import GrowingNpy
 from deepca.data.readers._common import import_extra, listed
 from deepca.errors import DataError
 
-__all__ = ["Writer", "open_writer"]
+__all__ = ["SUFFIXES", "Writer", "open_writer"]
 
 _HDF5_CHUNK_BYTES = 1 << 20  # the default size of HDF5's cache of chunks
 _HDF5_SPARE_BYTES = 4 * _HDF5_CHUNK_BYTES  # disk space for an unfinished chunk and the metadata of HDF5
@@ -55,13 +55,20 @@ def open_writer(
     ------
     Writer
         Its ``write`` method appends rows.
+
+    Raises
+    ------
+    DataError
+        If the suffix, the dtype or the column names cannot be used, or the file cannot be written.
+    MissingExtraError
+        If the package that writes this format is missing.
     """
     target, name = Path(path), os.fspath(path)
     kind = _WRITERS.get(target.suffix.lower())
     if kind is None:
         shown = f"unknown suffix {target.suffix}" if target.suffix else "no suffix"
         raise DataError(f"{name}: {shown}; use one of {', '.join(_WRITERS)}", file=name, value=target.suffix)
-    form = _form(name, columns, dtype, label)
+    spec = _file_spec(name, columns, dtype, label)
     if target.is_dir():
         raise DataError(f"{name} is a folder; give the name of a file", parameter="path", file=name)
     with _writing(name):
@@ -71,7 +78,7 @@ def open_writer(
     part, writer = Path(made), None
     try:
         with _writing(name):
-            writer = kind(part, form)
+            writer = kind(part, spec)
         yield writer
         with _writing(name):
             writer.finish()
@@ -85,8 +92,8 @@ def open_writer(
 
 
 @dataclass(frozen=True)
-class _Form:
-    """Description of a file: its name, columns and dtype, and the name of its labels."""
+class _FileSpec:
+    """Name of a file, its columns and dtype, and the name of its label column."""
 
     name: str
     columns: tuple[str, ...]
@@ -95,17 +102,31 @@ class _Form:
 
 
 class Writer(ABC):
-    """A file that rows are appended to; created by `open_writer`."""
+    """File to which rows are appended; `open_writer` creates it."""
 
-    def __init__(self, path: Path, form: _Form) -> None:
-        self._path, self._form = path, form
+    def __init__(self, path: Path, spec: _FileSpec) -> None:
+        self._path, self._spec = path, spec
         self._label_kind: np.dtype[Any] | None = None
         self._begun = False
 
     def write(self, block: npt.NDArray[Any], labels: npt.NDArray[Any] | None = None) -> None:
-        """Append rows; either all blocks have labels, or none."""
+        """Append a block of rows.
+
+        Parameters
+        ----------
+        block : ndarray of shape (rows, d)
+            The rows.
+        labels : ndarray of shape (rows,), optional
+            Their labels, required if the first block has labels, and of the same kind.
+
+        Raises
+        ------
+        DataError
+            If the shape of the block or of its labels is wrong, the kind of the labels differs from that of the first
+            block, the format cannot store labels, or the file cannot be written.
+        """
         values = np.asarray(block)
-        d, name = len(self._form.columns), self._form.name
+        d, name = len(self._spec.columns), self._spec.name
         if values.ndim != 2 or values.shape[1] != d:
             raise DataError(
                 f"{name}: a block has shape {values.shape}; expected (rows, {d})", file=name, value=values.shape
@@ -134,7 +155,7 @@ class Writer(ABC):
                 self._label_kind, self._begun = kind, True
                 self._begin()
             if len(values):
-                self._append(values.astype(self._form.dtype, copy=False), given)
+                self._append(values.astype(self._spec.dtype, copy=False), given)
 
     def finish(self) -> None:
         """Complete the file and close it; called by `open_writer`."""
@@ -144,11 +165,11 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the file as it is."""
+        """Close the file, whether or not it is complete."""
 
     @abstractmethod
     def _begin(self) -> None:
-        """Create what precedes the rows; called once it is known whether there are labels."""
+        """Prepare the file for rows; called once it is known whether there are labels."""
 
     @abstractmethod
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None: ...
@@ -157,16 +178,16 @@ class Writer(ABC):
 class _NpyWriter(Writer):
     """A .npy file."""
 
-    def __init__(self, path: Path, form: _Form) -> None:
-        super().__init__(path, form)
-        self._file = GrowingNpy(path, (len(form.columns),), form.dtype)
+    def __init__(self, path: Path, spec: _FileSpec) -> None:
+        super().__init__(path, spec)
+        self._file = GrowingNpy(path, (len(spec.columns),), spec.dtype)
 
     def _begin(self) -> None:
         if self._label_kind is not None:
             raise DataError(
-                f"{self._form.name}: .npy cannot store labels; write .parquet, .csv or .h5",
+                f"{self._spec.name}: .npy cannot store labels; write .parquet, .csv or .h5",
                 parameter="labels",
-                file=self._form.name,
+                file=self._spec.name,
             )
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
@@ -185,16 +206,16 @@ class _NpyWriter(Writer):
 class _TableWriter(Writer):
     """A CSV or Parquet file, written by Arrow."""
 
-    def __init__(self, path: Path, form: _Form) -> None:
-        super().__init__(path, form)
+    def __init__(self, path: Path, spec: _FileSpec) -> None:
+        super().__init__(path, spec)
         self._arrow = import_extra("pyarrow", "writing tables")
         self._file: Any = None
         self._schema: Any = None
 
     def _begin(self) -> None:
-        fields = [(self._form.label, self._arrow_type(self._label_kind))] if self._label_kind is not None else []
-        values = self._arrow.from_numpy_dtype(self._form.dtype)
-        self._schema = self._arrow.schema([*fields, *((column, values) for column in self._form.columns)])
+        fields = [(self._spec.label, self._arrow_type(self._label_kind))] if self._label_kind is not None else []
+        values = self._arrow.from_numpy_dtype(self._spec.dtype)
+        self._schema = self._arrow.schema([*fields, *((column, values) for column in self._spec.columns)])
         self._file = self._open()
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
@@ -233,33 +254,33 @@ class _ParquetWriter(_TableWriter):
 class _Hdf5Writer(Writer):
     """An HDF5 file with the matrix ``X``, its column names ``columns``, and labels under their own name."""
 
-    def __init__(self, path: Path, form: _Form) -> None:
-        super().__init__(path, form)
+    def __init__(self, path: Path, spec: _FileSpec) -> None:
+        super().__init__(path, spec)
         self._h5py = import_extra("h5py", "writing HDF5")
-        if form.label in ("X", "columns"):
+        if spec.label in ("X", "columns"):
             raise DataError(
-                f"{form.name}: {form.label!r} is a reserved name in HDF5 files; give the label another name",
+                f"{spec.name}: {spec.label!r} is a reserved name in HDF5 files; give the label another name",
                 parameter="label",
-                file=form.name,
-                value=form.label,
+                file=spec.name,
+                value=spec.label,
             )
         self._file = self._h5py.File(str(path), "w")
 
     def _begin(self) -> None:
-        d = len(self._form.columns)
+        d = len(self._spec.columns)
         self._check_disk_space(0)
         tall = max(1, min(1 << 12, _HDF5_CHUNK_BYTES // (8 * d)))
-        self._file.create_dataset("X", (0, d), self._form.dtype, maxshape=(None, d), chunks=(tall, d))
-        self._file["columns"] = np.array(self._form.columns, dtype=self._h5py.string_dtype())
+        self._file.create_dataset("X", (0, d), self._spec.dtype, maxshape=(None, d), chunks=(tall, d))
+        self._file["columns"] = np.array(self._spec.columns, dtype=self._h5py.string_dtype())
         if self._label_kind is not None:
             kind = self._h5py.string_dtype() if self._label_kind.kind in "US" else self._label_kind
-            self._file.create_dataset(self._form.label, (0,), kind, maxshape=(None,), chunks=(1 << 12,))
+            self._file.create_dataset(self._spec.label, (0,), kind, maxshape=(None,), chunks=(1 << 12,))
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
         self._check_disk_space(values.nbytes + (0 if labels is None else labels.nbytes))
         self._extend("X", values)
         if labels is not None:
-            self._extend(self._form.label, labels.astype(object) if labels.dtype.kind in "US" else labels)
+            self._extend(self._spec.label, labels.astype(object) if labels.dtype.kind in "US" else labels)
         self._file.flush()
 
     def _check_disk_space(self, size: int) -> None:
@@ -280,6 +301,8 @@ class _Hdf5Writer(Writer):
 _WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
     {".parquet": _ParquetWriter, ".csv": _CsvWriter, ".npy": _NpyWriter, ".h5": _Hdf5Writer, ".hdf5": _Hdf5Writer}
 )
+SUFFIXES = tuple(_WRITERS)
+"""Suffixes of the files that can be written."""
 
 
 @contextmanager
@@ -294,7 +317,7 @@ def _writing(name: str) -> Iterator[None]:
         ) from error
 
 
-def _form(name: str, columns: Sequence[str], dtype: npt.DTypeLike, label: str) -> _Form:
+def _file_spec(name: str, columns: Sequence[str], dtype: npt.DTypeLike, label: str) -> _FileSpec:
     kind, names = np.dtype(dtype), tuple(columns)
     if kind not in (np.float32, np.float64):
         raise DataError(
@@ -307,9 +330,9 @@ def _form(name: str, columns: Sequence[str], dtype: npt.DTypeLike, label: str) -
         raise DataError(f"{name}: no columns to write; name at least one", parameter="columns", file=name)
     if len({*names, label}) <= len(names):
         raise DataError(
-            f"{name}: columns and label are named {listed([label, *names])}; give each a unique name",
+            f"{name}: the names of label and columns, {listed([label, *names])}, are not unique; rename one",
             parameter="columns",
             file=name,
             value=names,
         )
-    return _Form(name, names, kind, label)
+    return _FileSpec(name, names, kind, label)

@@ -2,9 +2,9 @@
 
 Power iterations, and methods built on them, find the dominant eigenvectors of a positive semidefinite mean. Agents
 therefore first agree on bounds of the spectrum (:mod:`deepca.decomposition.spectral_bounds`), then iterate with
-``± A_j + σI``, which has the same eigenvectors with the wanted ones on top. So every A_j may be indefinite, and so may
-their mean. A shift reduces relative gaps, which is why the default methods are those that need only 1/√gap products:
-block Krylov spaces, which are invariant under a shift, and accelerated tracking.
+``± A_j + σI``, which has the same eigenvectors; those wanted have the largest eigenvalues. So every A_j may be
+indefinite, and so may their mean. A shift reduces relative gaps, so the default methods are those that need only 1/√gap
+products: block Krylov spaces, which are invariant under a shift, and accelerated tracking.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
-from deepca.decomposition.eigen_status import FoundPairs, modulus_margin, proven_largest, status_of
-from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
-from deepca.decomposition.pairs import Pairs, Which, order_of, ritz_pairs, tightened
-from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, with_search_options
-from deepca.decomposition.spectral_bounds import Extent, agreed_extent
+from deepca.decomposition.eigen_status import EigenOutcome, modulus_margin, proven_largest, status_of
+from deepca.decomposition.leading import Answer, LeadingEigenpairs, checked_k, common_settings, find_leading
+from deepca.decomposition.pairs import RitzPairs, Which, order_of, ritz_pairs, with_tighter_bounds
+from deepca.decomposition.settings import SearchOptions, Settings, create_algorithm, with_search_options
+from deepca.decomposition.spectral_bounds import SpectralBounds, agreed_spectral_bounds
 from deepca.errors import ParameterError
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis
@@ -44,7 +44,7 @@ __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
 _MAX_SPLITS = 6  # attempts at dividing k between the two ends of the spectrum
-_EIGENVALUE_TOLERANCE = 1e-8  # relative to the spectrum's size: two runs may differ by this much in the same eigenvalue
+_EIGENVALUE_TOLERANCE = 1e-8  # largest difference of an eigenvalue between two runs, relative to the spectrum's size
 _MAX_TIGHTENINGS = 4  # runs of the paper's method, each with a tenfold smaller tolerance, until the proof succeeds
 
 
@@ -59,9 +59,10 @@ class Eigenpairs(Answer):
     vectors : array of shape (d, k)
         Orthonormal eigenvectors; the largest entry of each is positive.
     residuals : array of shape (k,)
-        ``‖A x_i − λ_i x_i‖`` from fresh exact averages, rounding included: within it of each value lies an eigenvalue.
+        Upper bounds on ``‖A x_i − λ_i x_i‖`` from newly computed exact averages, including rounding errors. At least
+        one eigenvalue lies within this distance of each value.
     angles : array of shape (k,)
-        Bound on the tangent of the angle between each vector and an eigenvector; inf within a cluster.
+        Bounds on the tangent of the angle between each vector and an eigenvector; inf within a cluster.
     angle : float
         Bound on the tangent of the angle between the span of all vectors and that of the eigenvectors.
     clusters : tuple of tuple of int
@@ -71,7 +72,7 @@ class Eigenpairs(Answer):
     failure : float
         Probability with which the bounds may fail.
     well_defined : tuple of int
-        Next smaller and next larger k with a gap after them, as far as known.
+        The next smaller and the next larger k with a gap after them, if they are known.
     status : Status
         How the search ended, and what to do about it.
     iterations : int
@@ -125,44 +126,44 @@ def eigenpairs(
     network : Network
         Network of the agents.
     k : int
-        Number of eigenpairs.
+        Number of eigenpairs, at most the dimension of the matrices.
     which : {"LA", "SA", "LM"}
-        Algebraically largest, algebraically smallest, or largest in modulus.
+        Eigenvalues to find: algebraically largest, algebraically smallest, or largest in modulus.
     of : {"mean", "sum"}
-        Matrix to decompose.
+        Whether to decompose the mean or the sum of the ``A_j``.
     start : array of shape (k', d), optional
         Orthonormal rows to start from, the same at every agent.
     observers : sequence of Observer
         Notified of every iteration.
     algorithm : str
-        Name of the algorithm, see :func:`~deepca.decomposition.settings.algorithm_of`. It runs on ``± A_j + σI``;
+        Name of the algorithm, see :func:`~deepca.decomposition.settings.create_algorithm`. It runs on ``± A_j + σI``;
         only "deepca" with "LM" runs on the A_j themselves, with the paper's QR and SignAdjust.
     rounds : int or "auto"
         Gossip rounds per iteration.
     tol : float
         Largest acceptable tangent of the angle between the span of the vectors and the true one.
-    max_iter : int
-        Largest number of iterations of each run.
-    seed : int or None
-        Seed of the random start.
+    max_iter, seed : int
+        Maximum number of iterations of each run, and seed of the random start (None for a different one every time).
 
     Returns
     -------
     Eigenpairs
         The pairs with their error bounds; check ``status``, or call ``required()``.
 
+    Raises
+    ------
+    DataError, ParameterError, StartError
+        If the ``A_j`` are unusable, a parameter is invalid, or ``start`` has no orthonormal rows of the right length.
+    InvalidInput, NetworkError
+        If agents make different calls, or the network changes in the last iteration, so that nothing is certified.
+
     Examples
     --------
     >>> import deepca
     >>> A = np.stack([np.diag([3.0, -5.0, 1.0]) + j * np.eye(3) for j in (-1, 0, 1)])
-    >>> found = deepca.eigenpairs(A, deepca.SimulatedNetwork(deepca.topology.ring(3)), 2, which="LM")
-    >>> found.values.round(6)
+    >>> deepca.eigenpairs(A, deepca.SimulatedNetwork(deepca.topology.ring(3)), 2, which="LM").values.round(6)
     array([-5.,  3.])
     """
-    if which not in get_args(Which):
-        raise ParameterError("which", which, "choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
-    if of not in get_args(Of):
-        raise ParameterError("of", of, "choose 'mean' or 'sum'")
     return _eigenpairs(A, network, k, which, of, start, observers, options)
 
 
@@ -176,11 +177,15 @@ def _eigenpairs(
     observers: Sequence[Observer],
     options: SearchOptions,
 ) -> Eigenpairs:
+    if which not in get_args(Which):
+        raise ParameterError("which", which, "choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
+    if of not in get_args(Of):
+        raise ParameterError("of", of, "choose 'mean' or 'sum'")
     before = network.traffic
     settings = common_settings(network, "eigenpairs", k, options, which=which, of=of)
     operator = matching_operator(symmetric_operators(A), network)
     checked_k(settings, operator.d)
-    search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
+    search = _Search(operator, network, settings, agreed_spectral_bounds(operator, network), start, tuple(observers))
     found = search.find(which)
     pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
     return Eigenpairs(
@@ -202,7 +207,7 @@ def _eigenpairs(
 
 
 def symmetric_operators(A: OperatorLike) -> OperatorLike:
-    """Convert ``A_j`` given as any mixture of arrays, sparse matrices and LinearOperators.
+    """Convert ``A_j`` that are given as arrays, sparse matrices and LinearOperators, in any combination.
 
     Parameters
     ----------
@@ -226,7 +231,7 @@ class _Search:
     A: Operator
     network: Network
     settings: Settings
-    extent: Extent
+    bounds: SpectralBounds
     start: Array | None
     observers: tuple[Observer, ...]
 
@@ -235,38 +240,38 @@ class _Search:
         """Number of eigenpairs to find."""
         return checked_k(self.settings, self.A.d)
 
-    def _end(self, sign: int, k: int) -> tuple[Shifted, Leading]:
+    def _end(self, sign: int, k: int) -> tuple[Shifted, LeadingEigenpairs]:
         """Find the k largest eigenvalues of ``sign · A``."""
         exact = self.settings.algorithm in ("krylov", "covariance")
         tracked = not (exact or (self.settings.algorithm == "auto" and self.network.reliable))
-        shifted = Shifted(self.A, self.extent.shift(sign, tracked=tracked), sign)
+        shifted = Shifted(self.A, self.bounds.shift(sign, tracked=tracked), sign)
         settings = replace(self.settings, n_components=k)
-        return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
+        return shifted, find_leading(shifted, self.network, settings, start=self.start, observers=self.observers)
 
-    def find(self, which: Which) -> FoundPairs:
+    def find(self, which: Which) -> EigenOutcome:
         """Search one end of the spectrum or both, or run the paper's method on the A_j."""
         if which != "LM":
             return self.one_end(which)
         return self.without_shift() if self.settings.algorithm == "deepca" else self.both_ends()
 
-    def one_end(self, which: Which) -> FoundPairs:
+    def one_end(self, which: Which) -> EigenOutcome:
         """Find the k largest or the k smallest eigenvalues."""
         shifted, found = self._end(1 if which == "LA" else -1, self.k)
         proof = found.certificate
         bound = float(shifted.original(proof.bound))
-        low, high = (self.extent.low, bound) if which == "LA" else (bound, self.extent.high)
-        failure = proof.failure + self.extent.failure
+        low, high = (self.bounds.low, bound) if which == "LA" else (bound, self.bounds.high)
+        failure = proof.failure + self.bounds.failure
         pairs = ritz_pairs(self.A, found.vectors, self.network, low, high, failure)
         status = found.result.status
         failed_status = None if status.ok else status
         known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
-        return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, failed_status)
+        return EigenOutcome(pairs, found.result.iterations, (found,), (shifted.shift,), known, failed_status)
 
-    def both_ends(self) -> FoundPairs:
-        """Find the k largest in modulus: p at the upper end and k − p at the lower, adjusting p until it is right."""
+    def both_ends(self) -> EigenOutcome:
+        """Find the k largest in modulus: p at the upper end and k − p at the lower, until p is right."""
         if self.k == self.A.d:
             return self.one_end("LA")
-        known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
+        known: dict[tuple[int, int], tuple[Shifted, LeadingEigenpairs]] = {}
         p, parts = self._first_split(), []
         for _ in range(_MAX_SPLITS):
             wanted = [(sign, n) for sign, n in ((1, p), (-1, self.k - p)) if n]
@@ -277,7 +282,7 @@ class _Search:
             if split == p:
                 break
             p = split
-        low, high, failure = self.extent.low, self.extent.high, 2.0 * self.extent.failure
+        low, high, failure = self.bounds.low, self.bounds.high, 2.0 * self.bounds.failure
         for shifted, found in parts:
             bound = float(shifted.original(found.certificate.bound))
             low, high = (low, min(high, bound)) if shifted.sign > 0 else (max(low, bound), high)
@@ -287,7 +292,7 @@ class _Search:
         check_basis(self.network, "vectors", X)
         pairs = self._proven(ritz_pairs(self.A, X, self.network, low, high, failure))
         ends = tuple(found for _, found in parts)
-        return FoundPairs(
+        return EigenOutcome(
             pairs,
             sum(found.result.iterations for found in ends),
             ends,
@@ -295,34 +300,34 @@ class _Search:
             failed_status=next((found.result.status for found in ends if not found.result.status.ok), None),
         )
 
-    def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
+    def _seen(self, sign: int, parts: Sequence[tuple[Shifted, LeadingEigenpairs]]) -> Array:
         """Return the eigenvalues of one sign that are known so far, each of them once.
 
-        They come from the run at that end. If there was none, they come from the run at the other end, continued by
-        those Ritz values of the initial bounds that lie farther out than any of its values.
+        They come from the run at that end. Without one, they come from the run at the other end, followed by those Ritz
+        values of the initial bounds that lie beyond all values of that run.
         """
         ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
         values = ends.get(sign)
         if values is None:
-            values, first = ends[-sign], self.extent.values
-            farther = sign * first > sign * values[-1] + _EIGENVALUE_TOLERANCE * self.extent.size
-            values = np.concatenate([values, first[farther & (values.size < self.A.d)]])
+            values, initial = ends[-sign], self.bounds.values
+            farther = sign * initial > sign * values[-1] + _EIGENVALUE_TOLERANCE * self.bounds.size
+            values = np.concatenate([values, initial[farther & (values.size < self.A.d)]])
         return values[values > 0.0] if sign > 0 else values[values <= 0.0]
 
     def _first_split(self) -> int:
         """Guess from the initial Ritz values how many of the k largest in modulus are positive."""
-        values = self.extent.values
+        values = self.bounds.values
         largest = values[order_of(values, "LM")][: self.k]
         return min(math.ceil(self.k * float((largest > 0.0).mean())), self.k)
 
-    def without_shift(self) -> FoundPairs:
+    def without_shift(self) -> EigenOutcome:
         """Run Algorithm 1 on the A_j themselves; SignAdjust corrects the alternating signs of negative eigenvalues.
 
         If the proof needs more accuracy, iterate further with a smaller tolerance.
         """
         at = self.settings
         W0 = starting_block(self.A.d, self.k, self.start, at.seed)
-        mix = algorithm_of("deepca", self.A, W0, self.network, rounds=at.rounds).mix
+        mix = create_algorithm("deepca", self.A, W0, self.network, rounds=at.rounds).mix
         algorithm = DeEPCA(self.A, W0, self.network, mix, QRSignAdjust(W0))
         state, made, tol = None, 0, at.tol
         for _ in range(_MAX_TIGHTENINGS):
@@ -331,8 +336,8 @@ class _Search:
             result = solve(algorithm, max_iter=left, stop=rule, observers=observers, start=state, certify=False)
             state, made, tol = result.state, made + result.iterations, 0.1 * tol
             X, failed_status = self._leaders_outcome(result)
-            extent = self.extent
-            pairs = ritz_pairs(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
+            low, high, failure = self.bounds.low, self.bounds.high, 2.0 * self.bounds.failure
+            pairs = ritz_pairs(self.A, X, self.network, low, high, failure)
             pairs = self._proven(pairs)
             if (
                 failed_status is not None
@@ -341,7 +346,7 @@ class _Search:
                 or pairs.angle <= at.tol
             ):
                 break
-        return FoundPairs(pairs, made, failed_status=failed_status)
+        return EigenOutcome(pairs, made, failed_status=failed_status)
 
     def _leaders_outcome(self, result: Result[Any]) -> tuple[Array, Status | None]:
         """Return the leader's components, and the status of the run if it failed at the leader."""
@@ -354,13 +359,13 @@ class _Search:
         check_basis(self.network, "vectors", X)
         return X, None if shared[-1] else result.status
 
-    def _proven(self, pairs: Pairs) -> Pairs:
-        """Tighten the bounds on all other eigenvalues until the pairs are proven to be the largest, or not to be."""
+    def _proven(self, pairs: RitzPairs) -> RitzPairs:
+        """Tighten the bounds on all other eigenvalues until the pairs are proven, or cannot be, to be the largest."""
         if proven_largest(pairs) and pairs.angle <= self.settings.tol:
             return pairs
         found = pairs
-        for found in tightened(self.A, pairs, self.network):
-            # if an eigenvalue outside is at least as large, no bound can help
+        for found in with_tighter_bounds(self.A, pairs, self.network):
+            # if one of the other eigenvalues is at least as large, no tighter bound can help
             if (proven_largest(found) and found.angle <= self.settings.tol) or modulus_margin(found) <= 0.0:
                 break
         return found

@@ -8,28 +8,28 @@ from functools import partial
 
 import numpy as np
 
-from deepca.decomposition.leading import Leading
-from deepca.decomposition.pairs import Pairs, Which
+from deepca.decomposition.leading import LeadingEigenpairs
+from deepca.decomposition.pairs import RitzPairs, Which
 from deepca.decomposition.settings import Settings
-from deepca.solver.certificate.bounds import VISIBLE
+from deepca.solver.certificate.bounds import CLEAR_DIFFERENCE
 from deepca.solver.result import Status, StatusCode
 
-__all__ = ["FoundPairs", "modulus_margin", "proven_largest", "status_of"]
+__all__ = ["EigenOutcome", "modulus_margin", "proven_largest", "status_of"]
 
 _END = {"LA": "top", "SA": "bottom"}
 
 
 @dataclass(frozen=True)
-class FoundPairs:
-    """Eigenpairs, and the runs that found them.
+class EigenOutcome:
+    """Outcome of a search for eigenpairs: the pairs, and the runs that found them.
 
-    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``; ``failed_status`` is the status of the first run
-    that failed, None if all succeeded.
+    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``, none if the A_j were not shifted; ``failed_status``
+    is the status of the first run that failed, None if all succeeded.
     """
 
-    pairs: Pairs
+    pairs: RitzPairs
     iterations: int
-    ends: tuple[Leading, ...] = ()
+    ends: tuple[LeadingEigenpairs, ...] = ()
     shifts: tuple[float, ...] = ()
     well_defined: tuple[int, ...] = ()
     failed_status: Status | None = None
@@ -40,32 +40,35 @@ class FoundPairs:
         return " or ".join(f"k = {n}" for n in self.well_defined) or "another k"
 
 
-def _tied(found: FoundPairs, pairs: Pairs) -> bool:
+def _tied(found: EigenOutcome, pairs: RitzPairs) -> bool:
     """Return whether λ_k and λ_{k+1} are equal up to the rounding of A, which may exceed that of the shifted A."""
     return abs(found.ends[0].certificate.gap) <= pairs.separation
 
 
-def proven_largest(pairs: Pairs) -> bool:
+def proven_largest(pairs: RitzPairs) -> bool:
     """Return whether every other eigenvalue is proven to be smaller in modulus."""
     least = float(np.abs(pairs.values).min()) - pairs.spread
     return pairs.values.size == pairs.vectors.shape[0] or least > max(-pairs.low, pairs.high)
 
 
-def modulus_margin(pairs: Pairs) -> float:
-    """Return the smallest modulus found, less the largest seen outside and the uncertainty; inf if none was seen."""
+def modulus_margin(pairs: RitzPairs) -> float:
+    """Return how far the smallest modulus found exceeds the largest one seen outside, beyond doubt.
+
+    The result is inf if no other eigenvalue was seen, and negative if the order is uncertain.
+    """
     if math.isnan(pairs.seen):
         return math.inf
     return float(np.abs(pairs.values).min()) - pairs.seen - max(pairs.separation, 2.0 * pairs.spread)
 
 
-def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
-    """Return the status of a search; ``unit`` converts eigenvalues of the mean to those asked for."""
+def status_of(found: EigenOutcome, pairs: RitzPairs, which: Which, settings: Settings, unit: float) -> Status:
+    """Return the status of a search; ``unit`` is the factor from eigenvalues of the mean to those asked for."""
     k, tol = pairs.values.size, settings.tol
     tied = found.failed_status is not None and found.failed_status.code == StatusCode.NOT_UNIQUE
     if found.failed_status is not None and which != "LM" and (tied or _tied(found, pairs)):
         return _no_gap_at_end(found, pairs, which, tol, unit)
     if which == "LM" and (tied or not proven_largest(pairs)):
-        unsure = _no_gap_in_modulus(found, pairs, tied, unit)
+        unsure = _no_gap_in_modulus(found, pairs, tied, unit, settings.algorithm)
         if unsure is not None:
             return unsure
     if found.failed_status is not None:
@@ -93,7 +96,7 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
     )
 
 
-def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, unit: float) -> Status:
+def _no_gap_at_end(found: EigenOutcome, pairs: RitzPairs, which: Which, tol: float, unit: float) -> Status:
     """Return the status if eigenvalue k cannot be separated from the next, at one end of the spectrum."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     ahead = found.ends[0].certificate.next_eigenvalue
@@ -111,14 +114,14 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, un
         tolerance=tol,
         choices=found.well_defined,
     )
-    if VISIBLE * max(abs(last), abs(after)) <= hidden < largest:
+    if CLEAR_DIFFERENCE * max(abs(last), abs(after)) <= hidden < largest:
         return status(
             StatusCode.BELOW_ROUNDING,
             "eigenvalue {k} from the {end}, {last:.3g}, and the next one, {next:.3g}, are lost in the rounding of the "
             "largest, which hides differences up to {hidden:.1e}, so they may or may not be equal; "
             f"ask for {found.choices}",
         )
-    if abs(last - after) > max(hidden, VISIBLE * max(abs(last), abs(after))):
+    if abs(last - after) > max(hidden, CLEAR_DIFFERENCE * max(abs(last), abs(after))):
         return status(
             StatusCode.BELOW_ROUNDING,
             "eigenvalue {k} from the {end}, {last:.3g}, and the next one, {next:.3g}, differ too little, compared with "
@@ -133,19 +136,19 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, un
     )
 
 
-def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float) -> Status | None:
+def _no_gap_in_modulus(found: EigenOutcome, pairs: RitzPairs, tied: bool, unit: float, algorithm: str) -> Status | None:
     """Return the status if an eigenvalue outside may be as large in modulus; None if only one end did not converge."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     if found.failed_status is not None and not tied:  # eigenvectors outside may still enter
         advice = (
-            f"{found.failed_status.advice}. If k = {k} has no gap in modulus after it, more iterations do not help; "
-            "algorithm='auto' can find out"
+            f"{found.failed_status.advice}. If k = {k} has no gap in modulus after it, more iterations do not help"
+            + ("" if algorithm == "auto" else "; algorithm='auto' can find out")
         )
         return Status(found.failed_status.code, advice, found.failed_status.numbers)
     if tied or modulus_margin(pairs) <= 0.0:
         ends = (end.certificate.resolution for end in found.ends)
         hidden = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
-        if VISIBLE * float(np.abs(pairs.values).min()) <= hidden < float(np.abs(pairs.values).max()):
+        if CLEAR_DIFFERENCE * float(np.abs(pairs.values).min()) <= hidden < float(np.abs(pairs.values).max()):
             return Status.of(
                 StatusCode.BELOW_ROUNDING,
                 "eigenvalue {k} by modulus, {last:.3g}, and those that were not found are lost in the rounding of the "
@@ -171,7 +174,7 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float)
     if found.failed_status is None:
         return Status.of(
             StatusCode.OUT_OF_ITERATIONS,
-            "both ends converged, but an eigenvalue that was not found may be larger in modulus: the smallest one "
+            "the iterations converged, but an eigenvalue that was not found may be larger in modulus: the smallest one "
             "found is {last:.9g}, and all others lie between {low:.9g} and {high:.9g}; ask for another k",
             k=k,
             last=last,

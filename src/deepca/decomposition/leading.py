@@ -13,7 +13,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms import Algorithm, BlockKrylov, State
 from deepca.consensus.consistency import check_same_call
-from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, check_settings
+from deepca.decomposition.settings import SearchOptions, Settings, check_settings, create_algorithm
 from deepca.errors import GapError, NetworkError, ParameterError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
@@ -24,7 +24,7 @@ from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["Answer", "Leading", "SearchResult", "checked_k", "common_settings", "leading", "search"]
+__all__ = ["Answer", "LeadingEigenpairs", "SearchResult", "checked_k", "common_settings", "find_leading", "search"]
 
 
 class Answer:
@@ -43,7 +43,7 @@ class Answer:
         Raises
         ------
         GapError
-            If the spectrum has no gap after k, so the requested subspace is not unique.
+            If the spectrum has no gap after k, so that the requested subspace is not unique.
         """
         if self.status.code == StatusCode.NOT_UNIQUE:
             raise GapError(self.status.advice, parameter="k", value=self.status.numbers.get("k"))
@@ -65,6 +65,13 @@ def common_settings(network: Network, call: str, k: int, options: SearchOptions,
         Keyword parameters of the call.
     **asked : str
         Other parameters that must be the same at every agent.
+
+    Raises
+    ------
+    TypeError
+        If ``options`` has an unknown keyword.
+    ParameterError
+        If ``k`` is not a positive integer.
     """
     unknown = sorted(set(options) - set(SearchOptions.__annotations__))
     if unknown:
@@ -75,7 +82,7 @@ def common_settings(network: Network, call: str, k: int, options: SearchOptions,
 
 
 @dataclass(frozen=True)
-class Leading:
+class LeadingEigenpairs:
     """The k leading eigenpairs of ``A = mean A_j``, bitwise identical at every agent (``directions`` up to rounding).
 
     Parameters
@@ -99,26 +106,26 @@ class Leading:
     certificate: Certificate
 
 
-def leading(
+def find_leading(
     A: Operator,
     network: Network,
     settings: Settings,
     *,
     start: Array | None = None,
     observers: Sequence[Observer] = (),
-) -> Leading:
+) -> LeadingEigenpairs:
     """Find the ``settings.n_components`` largest eigenvalues and their eigenvectors, with a certificate.
 
-    ``start`` are orthonormal rows ``(k', d)``, the same at every agent. If they are too few, random ones are added; if
-    too many, the last are dropped.
+    ``start`` contains orthonormal rows ``(k', d)``, the same at every agent. If there are too few, random rows are
+    added; if too many, the last are dropped.
     """
     top = search(A, network, settings, checked_k(settings, A.d), start, observers=observers)
     if top.result.certificate is None:
         raise NetworkError("the network changed in the last iteration, so nothing could be certified; run again")
     proof = top.result.certificate
     directions = top.directions
-    seen = top.X.T if directions is None else directions
-    return Leading(top.X, np.array(proof.eigenvalues), seen, top.result, proof)
+    rows = top.X.T if directions is None else directions
+    return LeadingEigenpairs(top.X, np.array(proof.eigenvalues), rows, top.result, proof)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def search(
         Notified of every iteration.
     """
     W0 = starting_block(A.d, k, start, settings.seed)
-    algorithm = algorithm_of(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
+    algorithm = create_algorithm(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
     if disturbed:
         network.begin(network.epoch, 0, "restart")
         state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(settings.tol * 1e-2, EPS)))

@@ -12,25 +12,26 @@ import numpy.typing as npt
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca.consensus.averaging import common_averaged_then
+from deepca.consensus.averaging import common_average_and_derive
 from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_close, for_local_agents, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
-from deepca.solver.certificate.certification import FAILURE, digest_of
+from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
 from deepca.solver.certificate.probing import probe
 from deepca.solver.ritz_axes import principal_axes
 
-__all__ = ["Pairs", "Which", "order_of", "ritz_pairs", "tightened"]
+__all__ = ["RitzPairs", "Which", "order_of", "ritz_pairs", "with_tighter_bounds"]
 
 Which = Literal["LA", "SA", "LM"]
-_CLUSTER_WIDTH = 10.0  # in residuals: eigenvalues closer than this form a cluster, whose single vectors are undefined
-_MAX_PRODUCTS = 60  # after which probing stops, even if the bounds are still loose
+# eigenvalues closer than this multiple of the residual norm form a cluster, of which only the span is defined
+_CLUSTER_WIDTH = 10.0
+_MAX_PRODUCTS = 60  # number of products after which probing stops, even if the bounds are still loose
 
 
 @dataclass(frozen=True)
-class Pairs:
+class RitzPairs:
     """Ritz pairs of ``A = mean A_j`` and bounds on all other eigenvalues, bitwise identical at every agent.
 
     Parameters
@@ -40,11 +41,11 @@ class Pairs:
     values : array of shape (k,)
         Ritz values θ.
     residuals : array of shape (k,)
-        ``‖A x_i − θ_i x_i‖``, rounding included.
+        Upper bounds on ``‖A x_i − θ_i x_i‖`` that include rounding errors.
     spread : float
-        ``‖AX − Xθ‖₂``, rounding included.
+        Upper bound on ``‖AX − Xθ‖₂`` that includes rounding errors.
     noise : float
-        Rounding included in ``residuals`` and in ``spread``.
+        Bound on the rounding errors, which ``residuals`` and ``spread`` include.
     low, high : float
         Interval that contains the other d − k eigenvalues, except with probability ``failure``.
     failure : float
@@ -91,9 +92,9 @@ class Pairs:
 
         ``sin ≤ ‖r_i‖ / δ_i``, with δ_i the distance from θ_i to every eigenvalue other than its own.
         """
-        apart = np.abs(self.values[:, None] - self.values)
-        np.fill_diagonal(apart, np.inf)
-        nearest = np.minimum(apart.min(axis=1), self._from_others()) - self.spread
+        distances = np.abs(self.values[:, None] - self.values)
+        np.fill_diagonal(distances, np.inf)
+        nearest = np.minimum(distances.min(axis=1), self._from_others()) - self.spread
         return _tangent(self.residuals, nearest)
 
     @property
@@ -111,19 +112,22 @@ class Pairs:
         return np.maximum(self.values - self.high, self.low - self.values)
 
     def ordered(self, which: Which) -> Self:
-        """Return the same pairs in the order of :func:`order_of`."""
+        """Return the same pairs, sorted as by :func:`order_of`."""
         order = order_of(self.values, which)
         return replace(self, vectors=self.vectors[:, order], values=self.values[order], residuals=self.residuals[order])
 
 
 def order_of(values: Array, which: Which) -> npt.NDArray[np.int64]:
-    """Return indices in descending (LA) or ascending (SA) order, or by descending modulus (LM), positive ties first."""
+    """Return the indices that sort ``values``: descending for "LA", ascending for "SA", by descending modulus for "LM".
+
+    Of two values with the same modulus, the positive one comes first.
+    """
     if which == "LM":
         return np.lexsort((-values, -np.abs(values)))
     return np.argsort(-values if which == "LA" else values, kind="stable")
 
 
-def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float, failure: float) -> Pairs:
+def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float, failure: float) -> RitzPairs:
     """Compute the Ritz pairs in the span of X, orthonormal ``(d, k)`` and the same everywhere, by two exact averages.
 
     The second average is of fresh products ``A_j x_i``, so residuals do not rely on the state of the iterations.
@@ -138,15 +142,17 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
         R = mean.reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    found, shared = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
-    if not network.leads:
+    found, shared = common_average_and_derive(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
+    if not network.is_leader_local:
         check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
     noise = found.error_bound(largest) + off.bound(float(np.abs(theta).max()), *formed)
-    return Pairs(X, theta, shared[1:] + noise, float(shared[0]) + noise, noise, low, high, failure)
+    return RitzPairs(X, theta, shared[1:] + noise, float(shared[0]) + noise, noise, low, high, failure)
 
 
-def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
-    """Yield the same pairs with ever tighter bounds on the other eigenvalues, from probes orthogonal to the vectors.
+def with_tighter_bounds(A: Operator, pairs: RitzPairs, network: Network) -> Iterator[RitzPairs]:
+    """Yield the same pairs with tighter and tighter bounds on the other eigenvalues.
+
+    The bounds come from random probes orthogonal to the vectors.
 
     With ``A = [[M, Rᵀ], [R, B]]`` in a basis that begins with X, every eigenvalue of A is within ‖R‖ of one of M or of
     B (Weyl). Block Lanczos bounds both ends of the spectrum of B at once.
@@ -175,7 +181,7 @@ def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
             pairs,
             low=max(low, pairs.low),
             high=min(high, pairs.high),
-            failure=pairs.failure + 2.0 * FAILURE,
+            failure=pairs.failure + 2.0 * FAILURE_PROBABILITY,
             seen=seen,
         )
         if outside.products >= _MAX_PRODUCTS:

@@ -16,20 +16,20 @@ import numpy.typing as npt
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
-from deepca._util.units import size
+from deepca._util.units import format_bytes
 from deepca._util.validation import Real, check
-from deepca.data.columns import Header, common_columns, in_order_of
+from deepca.data.columns import Header, align_columns, in_order_of
 from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, empty_moments
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 
-__all__ = ["Stream", "check_forgetting", "partition_rows", "read_more", "stream_of"]
+__all__ = ["RowSummary", "check_forgetting", "partition_rows", "read_more", "summarize_rows"]
 
 
 @dataclass(frozen=True)
-class Stream:
+class RowSummary:
     """Summary of the rows of all calls so far, to which new rows can be added.
 
     Parameters
@@ -41,7 +41,7 @@ class Stream:
     columns : tuple of str or None
         Names of the columns.
     single : bool
-        Whether all rows were float32.
+        Whether all rows were single precision, float32.
     """
 
     names: tuple[str, ...]
@@ -54,23 +54,26 @@ class Stream:
         """Number of columns."""
         return self.moments[0].shift.size
 
-    def held(self) -> LocalData:
+    def local_data(self) -> LocalData:
         """Return the summary as local data, as if the rows had just been read."""
         nothing = np.empty((0, self.d))
         sources = tuple(ArraySource(nothing, "the rows so far", self.columns) for _ in self.moments)
         return LocalData(sources, None, "covariance", self.moments, self.single)
 
 
-def stream_of(held: LocalData, names: Sequence[str]) -> Stream | None:
+Stream = RowSummary  # its name in pickles of version 0.1
+
+
+def summarize_rows(local_data: LocalData, names: Sequence[str]) -> RowSummary | None:
     """Return the summary to which later rows can be added; None if rows were kept instead of covariances."""
-    if held.form != "covariance":
+    if local_data.form != "covariance":
         return None
-    return Stream(tuple(names), held.moments, held.sources[0].columns, held.single)
+    return RowSummary(tuple(names), local_data.moments, local_data.sources[0].columns, local_data.is_float32)
 
 
 def check_forgetting(forgetting: Any) -> float:
     """Return the forgetting factor, a number in (0, 1], as a float."""
-    meaning = "earlier rows keep this share of their weight; 1 forgets nothing"
+    meaning = "factor by which the weight of earlier rows is multiplied; 1 forgets nothing"
     check("forgetting", forgetting, Real(0.0, 1.0, up_to=True), meaning=meaning)
     return float(forgetting)
 
@@ -101,36 +104,36 @@ def read_more(
     names: Sequence[str],
     sources: Sequence[Source | None],
     weights: Sequence[Array | None] | None,
-    before: Stream | None,
+    before: RowSummary | None,
     forgetting: float,
-) -> Stream:
+) -> RowSummary:
     """Return the summary after adding new rows of the local agents; agents without new rows pass None."""
     given = [j for j, source in enumerate(sources) if source is not None]
     if not sum(engine.gather_counts(len(given))):
         raise DataError("no agent has any rows in this call; skip it", value=0)
     with engine.raise_on_all_ranks():
-        ours = common_columns([source for source in sources if source is not None]) if given else ()
+        ours = align_columns([source for source in sources if source is not None]) if given else ()
     header = engine.header(ours) if before is None else Header("the earlier data", before.d, before.columns)
     with engine.raise_on_all_ranks():
         _check_room(header.d, len(sources))
         ours = tuple(in_order_of(header, source) for source in ours)
-        shares = None if weights is None else [w for w in (weights[j] for j in given) if w is not None]
-        found = read(ours, shares, form="covariance").moments if given else ()
-    own = list(before.moments) if before is not None else [empty_moments(header.d) for _ in sources]
+        given_weights = None if weights is None else [w for w in (weights[j] for j in given) if w is not None]
+        found = read(ours, given_weights, form="covariance").moments if given else ()
+    updated = list(before.moments) if before is not None else [empty_moments(header.d) for _ in sources]
     for j, new in zip(given, found, strict=True):
-        own[j] = own[j].scaled(forgetting).joined(new)
-    for j in set(range(len(own))) - set(given):
-        own[j] = own[j].scaled(forgetting)
-    single = engine.all_single(ours)
-    return Stream(tuple(names), tuple(own), header.columns, single and (before is None or before.single))
+        updated[j] = updated[j].scaled(forgetting).joined(new)
+    for j in set(range(len(updated))) - set(given):
+        updated[j] = updated[j].scaled(forgetting)
+    single = engine.all_float32(ours)
+    return RowSummary(tuple(names), tuple(updated), header.columns, single and (before is None or before.single))
 
 
 def _check_room(d: int, agents: int) -> None:
     needed, free = 8 * agents * d * d, available_memory()
     if needed > free // 4:
         raise DataError(
-            f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for each of {agents} agents: {size(needed)}, more "
-            f"than a quarter of the {size(free)} of free memory; use fewer columns, or keep the rows and fit all of "
-            "them at once",
+            f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for each of {agents} agents: {format_bytes(needed)}, "
+            f"more than a quarter of the {format_bytes(free)} of free memory; use fewer columns, or keep the rows and "
+            "fit all of them at once",
             value=needed,
         )

@@ -11,7 +11,7 @@ from deepca._util.typing import Array
 from deepca.algorithms import State
 from deepca.decomposition.leading import search
 from deepca.decomposition.settings import Settings, components_needed
-from deepca.engines.checkpointing import Resumption
+from deepca.engines.checkpointing import ResumePoint
 from deepca.errors import InvalidInput, PooledDataError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
@@ -25,12 +25,12 @@ from deepca.solver.verdict import cap_rank
 __all__ = ["PcaRun"]
 
 _FIRST_GUESS = 8  # components to try first when a share of the variance is requested
-_COARSE_ITERATIONS = 60  # enough to tell how much variance k components explain
+_COARSE_ITERATIONS = 60  # enough to estimate how much variance k components explain
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Components ``(k, d)`` with variances, rows that span the search space, and the outcome of the run."""
+class _PcaOutcome:
+    """Components ``(k, d)`` with their variances, rows that span the search space, and the result of the run."""
 
     components: Array
     variances: Array
@@ -53,12 +53,12 @@ class PcaRun:
     most : int
         Largest number of components that can be requested.
     rank_limit : int
-        Largest rank that the number of rows allows.
+        Largest rank possible with this number of rows.
     total : float
         Variance of all columns together.
     observers : tuple of Observer
         Notified of every iteration.
-    keepers : tuple of Observer
+    checkpointers : tuple of Observer
         Notified of the final run only, not of preliminary searches.
     """
 
@@ -69,30 +69,36 @@ class PcaRun:
     rank_limit: int
     total: float
     observers: tuple[Observer, ...]
-    keepers: tuple[Observer, ...] = ()
+    checkpointers: tuple[Observer, ...] = ()
 
-    def find(self, start: Array | None, resume: Resumption | None = None) -> _Found:
+    def find(self, start: Array | None, resume: ResumePoint | None = None) -> _PcaOutcome:
         """Find the requested components, from a start or from where an earlier run was interrupted."""
         wanted = self.settings.n_components
         if resume is not None:
             return self.resume(resume)
-        return self.find_share(wanted, start) if isinstance(wanted, float) else self.find_k(wanted or self.most, start)
+        return (
+            self.find_variance_share(wanted, start)
+            if isinstance(wanted, float)
+            else self.find_k(wanted or self.most, start)
+        )
 
-    def resume(self, at: Resumption) -> _Found:
+    def resume(self, at: ResumePoint) -> _PcaOutcome:
         """Resume an interrupted run."""
         wanted = self.settings.n_components
         if at.state is not None:
             k = at.state.W.shape[-1]
-        elif at.directions is not None:  # from one agent, perhaps computed from other rows: only a start
+        elif at.directions is not None:  # one agent's, perhaps computed from different rows, so only a start
             k = min(len(at.directions), self.most) if isinstance(wanted, float) else wanted or self.most
         else:
-            raise InvalidInput("nothing to resume from; give a state, or directions", parameter="resume")
+            raise InvalidInput(
+                "the resumption has neither a state nor directions; give one of them", parameter="resume"
+            )
         found = self.find_k(k, at.directions, state=at.state, disturbed=at.state is None)
         if not isinstance(wanted, float):
             return found
         if components_needed(found.variances, wanted, self.total) == k:
             return found
-        return self.find_share(wanted, found.directions)
+        return self.find_variance_share(wanted, found.directions)
 
     def find_k(
         self,
@@ -102,10 +108,10 @@ class PcaRun:
         coarse: bool = False,
         state: State | None = None,
         disturbed: bool = False,
-    ) -> _Found:
+    ) -> _PcaOutcome:
         """Find the k leading components; a coarse search is only accurate enough to estimate the explained variance.
 
-        ``state`` resumes a run; ``disturbed`` says that ``start`` comes from a run that the network interrupted.
+        ``state`` resumes a run; ``disturbed`` means that ``start`` comes from a run that the network interrupted.
         """
         if k > self.most:
             raise PooledDataError(
@@ -122,7 +128,7 @@ class PcaRun:
             state=state,
             disturbed=disturbed,
             coarse=_COARSE_ITERATIONS if coarse else None,
-            observers=self.observers if coarse else (*self.observers, *self.keepers),
+            observers=self.observers if coarse else (*self.observers, *self.checkpointers),
         )
         X, result, known = top.X, top.result, top.directions
         proof = result.certificate
@@ -140,14 +146,14 @@ class PcaRun:
         else:
             X, variances, _ = principal_axes(self.A, self.network.broadcast(result.components), self.network)
         components = np.ascontiguousarray(X.T)
-        return _Found(components, variances, components if known is None else known, result)
+        return _PcaOutcome(components, variances, components if known is None else known, result)
 
     def _search(self, A: Operator, k: int, most: int) -> Result[Any]:
         """Find the k leading components of deflated rows in at most ``most`` iterations."""
         asked = replace(self.settings, max_iter=min(most, self.settings.max_iter))
         return search(A, self.network, asked, k).result
 
-    def find_share(self, wanted: float, start: Array | None) -> _Found:
+    def find_variance_share(self, wanted: float, start: Array | None) -> _PcaOutcome:
         """Find the fewest components that explain more than a share ``wanted`` of the total variance.
 
         Coarse searches with increasing k find an upper bound on their number, since they never overestimate variances.

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, TypedDict, TypeVar, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
+from deepca._util.options import with_options
 from deepca._util.typing import Array
 from deepca._util.validation import NONE, Constraint, Integer, NoneAs, OneOf, Real, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
-from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
+from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.errors import ParameterError
 from deepca.network.base import Network
 from deepca.network.compression import Messages
 from deepca.operators.base import OperatorLike
 from deepca.operators.construction import Form
 from deepca.solver.stopping import Tolerance
+from deepca.topology.graph import Topology
 
 __all__ = [
     "ALGORITHMS",
     "SearchOptions",
     "Settings",
-    "algorithm_of",
+    "check_network",
     "check_settings",
     "components_needed",
+    "create_algorithm",
     "with_search_options",
 ]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
-"""Names of the algorithms; see :func:`algorithm_of`."""
-_EXACT = ("krylov", "covariance")  # algorithms that average exactly, over a spanning tree
+"""Names of the algorithms; see :func:`create_algorithm`."""
+_EXACT = ("krylov", "covariance")  # algorithms that average exactly instead of by gossip
 
 
-class _Share(Real):
+class _VarianceShare(Real):
     """A share of the variance, strictly between 0 and 1."""
 
     def __init__(self) -> None:
@@ -60,13 +61,13 @@ class Settings:
     scale : bool
         Whether to divide columns by their standard deviation.
     algorithm : str
-        One of ALGORITHMS; see :func:`algorithm_of`.
+        One of ALGORITHMS; see :func:`create_algorithm`.
     rounds : int or "auto"
         Gossip rounds K per iteration, for algorithms that average by gossip.
     tol : float
         Largest acceptable tangent of the angle to the exact components, at any agent.
     max_iter : int
-        Largest number of iterations.
+        Maximum number of iterations.
     seed : int or None
         Seed of the random start.
     form : str
@@ -103,25 +104,12 @@ class SearchOptions(TypedDict, total=False):
     seed: int | None
 
 
-_Search = TypeVar("_Search", bound=Callable[..., Any])
-
-
-def with_search_options(search: _Search) -> _Search:
-    """Decorate a function so that its signature shows the keywords of SearchOptions with their defaults."""
-    signature, defaults = inspect.signature(search), Settings()
-    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(defaults, name), annotation=given.__forward_arg__
-        )
-        for name, given in SearchOptions.__annotations__.items()
-    ]
-    vars(search)["__signature__"] = signature.replace(parameters=[*own, *options])
-    return search
+with_search_options = with_options(SearchOptions, Settings())
+"""Decorate a function so that its signature shows the keywords of SearchOptions with their defaults."""
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {
-    "n_components": (Integer(1), _Share(), NoneAs("for all")),
+    "n_components": (Integer(1), _VarianceShare(), NoneAs("for all")),
     "rounds": (Integer(1), OneOf("auto")),
     "max_iter": (Integer(1),),
     "seed": (Integer(0), NONE),
@@ -135,6 +123,13 @@ def check_settings(settings: Settings) -> None:
     for parameter, allowed in _ALLOWED.items():
         check(parameter, getattr(settings, parameter), *allowed)
     Tolerance(settings.tol)
+    if settings.rounds != "auto" and settings.algorithm in _EXACT:
+        raise ParameterError(
+            "rounds",
+            settings.rounds,
+            f"algorithm = {settings.algorithm!r} averages exactly, and its number of rounds follows from the network; "
+            "use rounds = 'auto', or algorithm = 'accelerated'",
+        )
     if settings.messages != "float64" and settings.algorithm in _EXACT:
         raise ParameterError(
             "messages",
@@ -143,7 +138,18 @@ def check_settings(settings: Settings) -> None:
         )
 
 
-def algorithm_of(
+def check_network(settings: Settings, topology: Topology) -> None:
+    """Raise ParameterError if the algorithm averages exactly, which is impossible on a time-varying network."""
+    if topology.time_varying and settings.algorithm in _EXACT:
+        raise ParameterError(
+            "algorithm",
+            settings.algorithm,
+            f"this algorithm averages exactly, which needs a static network, but {topology.name} is time-varying; use "
+            "algorithm = 'accelerated' or algorithm = 'deepca'",
+        )
+
+
+def create_algorithm(
     name: str,
     A: OperatorLike,
     W0: Array,
@@ -169,10 +175,21 @@ def algorithm_of(
     messages : {"float64", "float32", "float16"}
         Precision of gossip messages.
 
+    Returns
+    -------
+    Algorithm
+        The algorithm, with the mixer that suits the network.
+
+    Raises
+    ------
+    ParameterError
+        If ``name``, ``rounds`` or ``messages`` is invalid, or the algorithm cannot use messages of that precision.
+
     Notes
     -----
     =========== =====================================================================================================
-    auto        "krylov" if the network loses no messages (``network.reliable``), else "accelerated"
+    auto        "krylov" if no message can be lost (``network.reliable``) and ``messages`` is "float64", else
+                "accelerated"
     krylov      :class:`~deepca.algorithms.BlockKrylov`: fewest products; averages exactly, over a spanning tree
     accelerated :class:`~deepca.algorithms.AcceleratedDeEPCA`: tracking with momentum and guard columns
     deepca      :class:`~deepca.algorithms.DeEPCA`: the paper's Algorithm 1
@@ -187,17 +204,24 @@ def algorithm_of(
         return BlockKrylov(A, W0, network)
     if name == "covariance":
         return CovarianceAveraging(A, W0, network)
-    if not network.topology.static_undirected:
-        mix: Mixer = Gossip(rounds, messages)
-    elif name == "accelerated":
-        mix = PositiveChebyshev(rounds, messages)
-    else:
-        mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(rounds, messages)
+    mixer = _mixer(name, network.topology)(rounds, messages)
     if name == "accelerated":
-        return AcceleratedDeEPCA(A, W0, network, mix)
-    return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
+        return AcceleratedDeEPCA(A, W0, network, mixer)
+    return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mixer)
+
+
+def _mixer(algorithm: str, topology: Topology) -> type[Gossip | PositiveChebyshev | FastMix | Chebyshev]:
+    """Return the fastest mixer that an algorithm can use on a network."""
+    if not topology.static_undirected:
+        return Gossip
+    if algorithm == "accelerated":
+        return PositiveChebyshev
+    return FastMix if topology.positive_semidefinite else Chebyshev
 
 
 def components_needed(variances: Array, wanted: float, total: float) -> int:
-    """Return how many components explain more than a share ``wanted`` of ``total``; one more than given if too few."""
+    """Return the smallest number of components that explain more than a share ``wanted`` of the ``total`` variance.
+
+    If all of the given ``variances`` are not enough, return their number plus one.
+    """
     return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

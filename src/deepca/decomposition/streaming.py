@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from deepca._util.renamed import renamed_names
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.base import TrackedState
@@ -21,7 +22,9 @@ from deepca.operators.covariances import Covariances
 from deepca.solver.loop import solve
 from deepca.solver.result import Result
 
-__all__ = ["faded", "follow"]
+__all__ = ["discounted_covariances", "follow"]
+
+__getattr__ = renamed_names(__name__, faded="discounted_covariances")
 
 
 def follow(
@@ -32,9 +35,10 @@ def follow(
     Parameters
     ----------
     algorithm : DeEPCA
-        Provides network, mixer and start; of its own ``A_j``, only d is used.
+        Provides network, mixer and start. Its ``A_j`` are not used, only their dimension d.
     operators : iterable of OperatorLike
-        The ``A_j`` of the local agents, one operator per batch, consumed lazily. Every agent must give the same number.
+        The ``A_j`` of the local agents, one operator per batch, consumed lazily. All agents must pass the same
+        number of operators.
     steps : int
         Iterations per operator; each iteration takes the mixer's rounds.
     start : TrackedState, optional
@@ -44,8 +48,8 @@ def follow(
     -------
     iterator of Result
         One result per operator, with ``state``, ``components`` and ``eigenvalues``, but without a certificate.
-        ``agreed.disagreement`` is the distance between the two agents farthest apart; to agree on it takes as many
-        control rounds as the diameter of the network.
+        ``agreed.disagreement`` is the largest distance between two agents; agreeing on it takes as many control rounds
+        as the diameter of the network.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def _iterate_batches(
         yield result
 
 
-def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covariances]:
+def discounted_covariances(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covariances]:
     """Accumulate ``A_j ← forgetting · A_j + X_jᵀX_j`` over batches of rows, for :func:`follow`.
 
     Parameters
@@ -103,13 +107,13 @@ def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covarianc
     ParameterError
         If ``forgetting`` is not in (0, 1].
     DataError
-        If A batch has a different number of agents or columns from those before.
+        If a batch has a different number of agents or columns from those before.
 
     Examples
     --------
     >>> import numpy as np
     >>> batches = [[np.eye(2)], [2.0 * np.eye(2)]]
-    >>> [float(A.dense()[0, 0, 0]) for A in faded(batches, forgetting=0.5)]
+    >>> [float(A.dense()[0, 0, 0]) for A in discounted_covariances(batches, forgetting=0.5)]
     [1.0, 4.5]
     """
     return _accumulate(batches, check_forgetting(forgetting))

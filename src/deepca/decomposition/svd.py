@@ -1,11 +1,12 @@
 """Singular triplets of a matrix that is partitioned over agents by rows or by columns, and never pooled.
 
-By rows, agent j has ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are eigenvectors of a sum of
-local matrices. All agents learn them. The left vectors ``u_i = X_j v_i / σ_i`` of its rows are computed by each agent
-for itself, and stay there.
+Partitioned by rows, agent j has ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are eigenvectors of a
+sum of local matrices. All agents learn them. Each agent computes its rows of the left vectors, ``u_i = X_j v_i / σ_i``,
+which never leave it.
 
-By columns, the same is done for the transposed matrix. Agent j has some features of all n samples, messages have n × k
-numbers, and every agent learns the *left* vectors, one row per sample; the right vectors of its features stay local.
+Partitioned by columns, agents do the same with the transposed matrix. Agent j has some features of all n samples,
+messages have n × k numbers, and every agent learns the *left* vectors, one row per sample; each agent's entries of the
+right vectors, one row per feature, never leave it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import numpy as np
 
 from deepca._util.floats import EPS
 from deepca._util.portable import total
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
-from deepca.consensus.averaging import common_average, common_average_then
+from deepca.consensus.averaging import common_average, common_average_and_derive
 from deepca.data.sources import Source, dense
-from deepca.data.statistics import agreed_totals
-from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
+from deepca.data.statistics import agree_on_statistics
+from deepca.decomposition.leading import Answer, LeadingEigenpairs, checked_k, common_settings, find_leading
 from deepca.decomposition.settings import SearchOptions, Settings, with_search_options
 from deepca.decomposition.svd_data import LocalBlocks, Partition, check_decomposable, read_blocks
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_close, packed, unpacked
+from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_basis, check_close, packed, unpacked
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
@@ -39,10 +41,13 @@ from deepca.solver.ritz_axes import complete_null_columns
 
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
 
+_OLD_FIELDS = {"common": "shared_vectors", "own": "local_vectors", "own_errors": "local_errors"}  # until version 0.1
 
+
+@renamed_attributes(**_OLD_FIELDS)
 @dataclass(frozen=True, repr=False)
 class SingularTriplets(Answer):
-    """Singular triplets, the same at every agent except for ``own``, ``own_errors`` and ``traffic``.
+    """Singular triplets, the same at every agent except for ``local_vectors``, ``local_errors`` and ``traffic``.
 
     Parameters
     ----------
@@ -50,18 +55,19 @@ class SingularTriplets(Answer):
         How the matrix is partitioned over agents.
     values : array of shape (k,)
         Singular values, descending.
-    common : array of shape (d, k) or (n, k)
-        Orthonormal vectors that every agent knows: right vectors if partitioned by rows, left ones if by columns.
-    own : tuple of array
-        For each local agent, its rows of the left vectors, ``(n_j, k)``, or of the right ones, ``(d_j, k)``; zero if
-        the singular value is. The largest entry of each right vector is positive, as in scikit-learn.
+    shared_vectors : array of shape (d, k) or (n, k)
+        Orthonormal vectors that every agent knows: right vectors if partitioned by rows, left vectors if by columns.
+    local_vectors : tuple of array
+        For each local agent, its rows of the left vectors, ``(n_j, k)``, or of the right vectors, ``(d_j, k)``; zero if
+        the singular value is zero up to rounding. The largest entry of each right vector is positive, as in
+        scikit-learn.
     shape : tuple of int
         Shape of the whole matrix.
     norm : float
         ``‖X‖_F``.
     error : float
         ``‖X − X̂‖_F`` of the rank-k approximation X̂, combined from the errors that agents measured.
-    own_errors : tuple of float
+    local_errors : tuple of float
         Errors ``‖X_j − X̂_j‖_F`` of the local agents.
     best_error : float
         ``√(‖X‖_F² − Σ σ_i²)``, the smallest error of any rank-k approximation; its square is accurate to ``eps ‖X‖²``.
@@ -74,7 +80,7 @@ class SingularTriplets(Answer):
     status : Status
         How the run ended, and what to do about it.
     certificate : Certificate
-        Error bounds on the common vectors as eigenvectors of the mean of ``X_jᵀX_j``.
+        Error bounds on the shared vectors as eigenvectors of the mean of ``X_jᵀX_j`` (``X_j X_jᵀ`` if by columns).
     iterations : int
         Number of iterations.
     traffic : Traffic
@@ -83,12 +89,12 @@ class SingularTriplets(Answer):
 
     partition: Partition
     values: Array
-    common: Array
-    own: tuple[Array, ...]
+    shared_vectors: Array
+    local_vectors: tuple[Array, ...]
     shape: tuple[int, int]
     norm: float
     error: float
-    own_errors: tuple[float, ...]
+    local_errors: tuple[float, ...]
     best_error: float
     explained_variance: Array
     total_variance: float
@@ -111,8 +117,12 @@ class SingularTriplets(Answer):
         array of shape (n_j, d) or (n, d_j)
             ``X̂_j``, computed only from what that agent knows.
         """
-        part = (self.own[j] * self.values) @ self.common.T
+        part = (self.local_vectors[j] * self.values) @ self.shared_vectors.T
         return part if self.partition == "rows" else part.T
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled object, which has the old names of fields if version 0.1 wrote it."""
+        vars(self).update({_OLD_FIELDS.get(name, name): value for name, value in state.items()})
 
     def __repr__(self) -> str:
         """Return a summary with the status."""
@@ -132,6 +142,9 @@ def singular_triplets(
 ) -> SingularTriplets:
     """Compute the k largest singular triplets of the whole matrix; every agent makes the same call.
 
+    A singular value is the length of ``X v_i``, combined from all agents, accurate to about ``eps σ_1``. Values that
+    the rounding of ``XᵀX`` would hide are found as :mod:`deepca.solver.deflation` describes.
+
     Parameters
     ----------
     Xs : sequence
@@ -139,7 +152,7 @@ def singular_triplets(
     network : Network
         Network of the agents.
     k : int
-        Number of triplets.
+        Number of triplets, at most the number of rows and of columns.
     partition : {"rows", "columns"}
         How the matrix is partitioned over agents.
     start : array of shape (s, d) or (s, n), optional
@@ -147,13 +160,13 @@ def singular_triplets(
     observers : sequence of Observer
         Notified of every iteration.
     algorithm : str
-        Name of the algorithm, see :func:`~deepca.decomposition.settings.algorithm_of`.
+        Name of the algorithm, see :func:`~deepca.decomposition.settings.create_algorithm`.
     rounds : int or "auto"
         Gossip rounds per iteration.
     tol : float
-        Largest acceptable tangent of the angle between the span of the common vectors and the true one.
+        Largest acceptable tangent of the angle between the span of the shared vectors and the true one.
     max_iter : int
-        Largest number of iterations.
+        Maximum number of iterations.
     seed : int or None
         Seed of the random start.
 
@@ -162,10 +175,12 @@ def singular_triplets(
     SingularTriplets
         The triplets with their errors; check ``status``, or call ``required()``.
 
-    Notes
-    -----
-    A singular value is the length of ``X v_i``, combined from all agents, accurate to about ``eps σ_1``. Values that
-    the rounding of ``XᵀX`` would hide are found as :mod:`deepca.solver.deflation` describes.
+    Raises
+    ------
+    DataError, ParameterError, StartError
+        If blocks are unusable, a parameter is invalid, or ``start`` has no orthonormal rows of the right length.
+    InvalidInput, NetworkError
+        If agents make different calls, or the network changes in the last iteration, so that nothing is certified.
 
     Examples
     --------
@@ -193,32 +208,32 @@ def _triplets(
     """
     before = network.traffic
     settings = common_settings(network, "singular_triplets", k, options, partition=partition)
-    held = read_blocks(Xs, network, partition)
-    sources = held.rows.sources
+    blocks = read_blocks(Xs, network, partition)
+    sources = blocks.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)
-    n, norm = _size(held, network)
+    n, norm = _size(blocks, network)
     checked_k(settings, min(n, d))
     check_decomposable(n if partition == "rows" else d, norm)
-    A = held.rows.operator(network.batch, zero, zero, None, 1.0)
+    A = blocks.rows.operator(network.batch, zero, zero, None, 1.0)
     top = _recover_small_vectors(
-        A, network, settings, leading(A, network, settings, start=start, observers=observers), norm
+        A, network, settings, find_leading(A, network, settings, start=start, observers=observers), norm
     )
-    common, Y = _rotated(sources, complete_null_columns(top.vectors, top.certificate, network), network)
-    sigma, common, Y = _signed(common, Y, network, partition)
-    own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
-    error, shared = _whole_error(own_errors, common * sigma, network, norm, partition)
+    shared, Y = _rotated(sources, complete_null_columns(top.vectors, top.certificate, network), network)
+    sigma, shared, Y = _signed(shared, Y, network, partition)
+    local_errors = tuple(_error(source, y, shared) for source, y in zip(sources, Y, strict=True))
+    error, score_variances = _whole_error(local_errors, shared * sigma, network, norm, partition)
     return SingularTriplets(
         partition=partition,
         values=sigma,
-        common=common,
-        own=_own_vectors(Y, sigma, max(n, d)),
+        shared_vectors=shared,
+        local_vectors=_local_vectors(Y, sigma, max(n, d)),
         shape=(n, d) if partition == "rows" else (d, n),
         norm=norm,
         error=error,
-        own_errors=own_errors,
+        local_errors=local_errors,
         best_error=min(_residual_norm(norm, sigma), error),  # rounding may make the measured error the smaller one
-        explained_variance=_variance(Y, network) if partition == "rows" else shared,
-        total_variance=_total_variance(held, network, partition),
+        explained_variance=_variance(Y, network) if partition == "rows" else score_variances,
+        total_variance=_total_variance(blocks, network, partition),
         directions=top.directions,
         status=_status(top, network.n_agents, min(n, d)),
         certificate=top.certificate,
@@ -232,45 +247,47 @@ def _residual_norm(norm: float, sigma: Array) -> float:
     return math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
 
 
-def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
+def _local_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
     """Return the local agents' parts of the vectors that are not shared; zero if σ does not exceed rounding."""
     inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * EPS * sigma[0])
     return tuple(y * inverse for y in Y)
 
 
-def _mean(own: Sequence[Sequence[float] | Array], network: Network, phase: str, part: int = 0) -> Array:
+def _mean(local: Sequence[Sequence[float] | Array], network: Network, phase: str, part: int = 0) -> Array:
     """Average numbers of the local agents over all agents, exactly; ``part`` counts the exchanges of a phase."""
     network.begin(network.epoch, part, phase)
-    return common_average(network, np.array(own, dtype=np.float64).reshape(*network.batch, -1))
+    return common_average(network, np.array(local, dtype=np.float64).reshape(*network.batch, -1))
 
 
-def _size(held: LocalBlocks, network: Network) -> tuple[int, float]:
+def _size(blocks: LocalBlocks, network: Network) -> tuple[int, float]:
     """Return the total number of rows (or columns), and the Frobenius norm of the whole matrix."""
-    zero = np.zeros(held.rows.sources[0].d)
-    about = [[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments]
+    zero = np.zeros(blocks.rows.sources[0].d)
+    about = [[of.n, of.squares_about(zero, zero).sum()] for of in blocks.rows.moments]
     found = _mean(about, network, "size") * network.n_agents
     return round(float(found[0])), float(np.sqrt(found[1]))
 
 
 def _whole_error(
-    own_errors: tuple[float, ...], scores: Array, network: Network, norm: float, partition: Partition
+    local_errors: tuple[float, ...], scores: Array, network: Network, norm: float, partition: Partition
 ) -> tuple[float, Array]:
-    """Combine the agents' errors; return the total, and the leader's variances of the common scores."""
+    """Combine the agents' errors; return the total, and the leader's variances of the columns of ``scores``."""
     network.begin(network.epoch, 0, "error")
     spread = scores.var(axis=0)  # used if partitioned by columns
-    squares = np.square(own_errors).reshape(*network.batch, 1)
-    mean, shared = common_average_then(network, squares, lambda _: spread, spread.size)
+    squares = np.square(local_errors).reshape(*network.batch, 1)
+    found, shared = common_average_and_derive(network, squares, lambda _: spread, spread.size)
     if partition == "columns":
-        check_close(network, "variances", shared, spread, SEMIORTHOGONALITY * norm * norm)
-    return math.sqrt(float(mean[0]) * network.n_agents), shared
+        check_close(network, "variances", shared, spread, SEMIORTHOGONALITY_TOLERANCE * norm * norm)
+    return math.sqrt(float(found.mean[0]) * network.n_agents), shared
 
 
-def _recover_small_vectors(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
+def _recover_small_vectors(
+    A: Operator, network: Network, settings: Settings, top: LeadingEigenpairs, norm: float
+) -> LeadingEigenpairs:
     """Recompute from the rows the vectors whose eigenvalues are lost in the rounding of the largest."""
 
     def search(deflated: Operator, k: int, most: int) -> Result[Any]:
         asked = replace(settings, n_components=k, max_iter=min(most, settings.max_iter))
-        return leading(deflated, network, asked).result
+        return find_leading(deflated, network, asked).result
 
     trace = norm**2 / network.n_agents
     X, result = recover_small_components(A, network, top.vectors, top.result, search, tol=settings.tol, trace=trace)
@@ -278,8 +295,8 @@ def _recover_small_vectors(A: Operator, network: Network, settings: Settings, to
     return replace(top, vectors=X, values=np.array(proof.eigenvalues), result=result, certificate=proof)
 
 
-def _status(top: Leading, m: int, most: int) -> Status:
-    """Return the status in terms of singular values, of which there are ``most``, not of eigenvalues of the mean."""
+def _status(top: LeadingEigenpairs, m: int, most: int) -> Status:
+    """Return the status in terms of the ``most`` singular values instead of eigenvalues of the mean."""
     status, proof = top.result.status, top.certificate
     if status.code != StatusCode.NOT_UNIQUE:
         return status
@@ -306,7 +323,7 @@ def _product(source: Source, V: Array) -> Array:
 
 
 def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Array, list[Array]]:
-    """Rotate V so that the columns of ``X V`` are orthogonal; return it with ``X_j V`` of the local agents.
+    """Rotate V so that the columns of ``X V`` are orthogonal; return V and the ``X_j V`` of the local agents.
 
     Entries of ``G = Σ (X_jV)ᵀ(X_jV)`` are accurate relative to the lengths of their columns. All agents use the
     leader's rotation.
@@ -320,10 +337,10 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
         turn, _ = graded_axes(symmetric_part(mean.reshape(k, k)))
         return packed(turn, V @ turn)
 
-    _, shared = common_average_then(network, own, turning, k * k + V.size)
+    _, shared = common_average_and_derive(network, own, turning, k * k + V.size)
     turn, common = unpacked(shared, (k, k), V.shape)
     check_basis(network, "singular vectors", turn)
-    check_close(network, "singular vectors", common, V @ turn, SEMIORTHOGONALITY)
+    check_close(network, "singular vectors", common, V @ turn, SEMIORTHOGONALITY_TOLERANCE)
     return common, [y @ turn for y in Y]
 
 
@@ -363,10 +380,10 @@ def _variance(Y: Sequence[Array], network: Network) -> Array:
     return np.asarray(_mean([np.square(y - mean).sum(axis=0) for y in Y], network, "variance", 1) / found[0])
 
 
-def _total_variance(held: LocalBlocks, network: Network, partition: Partition) -> float:
+def _total_variance(blocks: LocalBlocks, network: Network, partition: Partition) -> float:
     """Return the variance of all columns: about agreed means if partitioned by rows, else summed from local ones."""
     if partition == "rows":
-        totals = agreed_totals(network, held.rows.moments)
+        totals = agree_on_statistics(network, blocks.rows.moments)
         return total(totals.squares) / totals.weight
-    own = [[of.squares.sum() / of.weight] for of in held.features]
+    own = [[of.squares.sum() / of.weight] for of in blocks.features]
     return float(_mean(own, network, "variance", 2)[0]) * network.n_agents

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from deepca.data.columns import agree_on_columns, common_columns
+from deepca.data.columns import agree_on_columns, align_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source, dense
@@ -29,7 +29,7 @@ class LocalBlocks:
     Parameters
     ----------
     rows : LocalData
-        The blocks as rows: an agent's rows, or its columns transposed.
+        The blocks as rows: those of the matrix, or of its transpose if it is partitioned by columns.
     features : tuple of Moments
         Moments of the agents' columns, if the matrix is partitioned by columns.
     """
@@ -45,7 +45,7 @@ def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> Lo
     agents = network.local.reshape(-1)
     if len(Xs) != agents.size:
         raise DataError(
-            f"got {len(Xs)} blocks for {agents.size} agents; give one per agent", parameter="Xs", value=len(Xs)
+            f"got {len(Xs)} blocks for {agents.size} local agents; give one per agent", parameter="Xs", value=len(Xs)
         )
     given = [as_source(X, f"agent {j}") for j, X in zip(agents, Xs, strict=True)]
     for j, source in zip(agents, given, strict=True):
@@ -57,7 +57,7 @@ def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> Lo
                 agent=int(j),
             )
     if partition == "rows":
-        sources = common_columns(given)
+        sources = align_columns(given)
         agree_on_columns(network, sources[0])
         return LocalBlocks(read(sources))
     blocks = [_whole_matrix(source) for source in given]
@@ -87,7 +87,7 @@ def _check_samples(blocks: Sequence[Matrix], network: Network) -> None:
 
 
 def _whole_matrix(source: Source) -> Matrix:
-    """Return a source as one array; a value that is not finite is reported with its own row and column."""
+    """Return a source as one array; raise an error with row and column of the first value that is not finite."""
     X = source.matrix()
     if X is None:
         X = np.concatenate([dense(block) for block in source.blocks()])
@@ -100,7 +100,7 @@ def _transposed(X: Matrix) -> Matrix:
 
 
 def check_decomposable(rows: int, norm: float) -> None:
-    """Raise an error if squares of the entries underflow or overflow."""
+    """Raise DataError if the squares of the entries underflow or overflow."""
     if norm == 0.0:
         raise DataError(
             f"all {rows} rows are zero, or too small to square; check the matrix, or multiply it by a large power of "
@@ -114,4 +114,6 @@ def check_decomposable(rows: int, norm: float) -> None:
             value=norm,
         )
     if not np.isfinite(norm):
-        raise DataError("the sum of the squares of all entries overflows; scale the data down", value=norm)
+        raise DataError(
+            "the sum of the squares of all entries overflows; divide the matrix by a large power of ten", value=norm
+        )

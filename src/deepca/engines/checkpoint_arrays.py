@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PIECE = 1 << 20  # bytes to read, write or copy at a time
-_MAX_GAP_FACTOR = 8  # arrays that span more than this many times their size in memory are stored without gaps
+CHUNK_BYTES = 1 << 20  # number of bytes to read, write or copy at a time
+_MAX_GAP_FACTOR = 8  # arrays that span more than this multiple of their size in memory are stored without gaps
 _DTYPES = ("f8", "f4", "f2")
 
 
 class UnusableCheckpoint(Exception):
-    """A checkpoint file that this version cannot use; the message says why."""
+    """Error for a checkpoint file that this version cannot use; the message says why."""
 
 
 class DamagedCheckpoint(UnusableCheckpoint):
-    """A checkpoint file that no version can use."""
+    """Error for a checkpoint file that no version can use."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Layout:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def empty(self) -> npt.NDArray[Any]:
-        """Return an uninitialised array with this layout."""
+        """Create an uninitialised array with this layout."""
         if self.extent == 0:
             return np.empty(self.shape, self.dtype)
         size = self.dtype.itemsize
@@ -60,7 +60,7 @@ class Layout:
 
 
 def layout_of(array: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the layout of an array as JSON values."""
+    """Return the layout of an array as JSON values; raise TypeError unless it has a floating-point type."""
     kind = array.dtype.str[1:]
     if kind not in _DTYPES:
         raise TypeError(f"cannot store an array of {array.dtype} in a checkpoint")
@@ -72,7 +72,7 @@ def layout_of(array: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def layout_from(entry: Mapping[str, Any]) -> Layout:
-    """Return the layout from JSON values; raise an error if they are malformed."""
+    """Return the layout from JSON values; raise KeyError, TypeError or ValueError if they are malformed."""
     shape, strides = tuple(entry["shape"]), tuple(entry["strides"])
     if set(entry) != {"dtype", "shape", "strides"} or entry["dtype"] not in _DTYPES or len(shape) != len(strides):
         raise ValueError
@@ -122,7 +122,7 @@ def pieces_of(array: npt.NDArray[Any]) -> Iterator[memoryview]:
     """Yield the bytes of an array in pieces, as they are written to the file."""
     ordered = _in_memory_order(array)
     flat: Any = ordered.reshape(-1) if ordered.flags.c_contiguous else ordered.flat
-    step = PIECE // array.itemsize
+    step = CHUNK_BYTES // array.itemsize
     for start in range(0, array.size, step):
         numbers = np.asarray(flat[start : start + step])
         yield numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
@@ -134,7 +134,7 @@ def read_array(file: BufferedReader, layout: Layout, digest: Any) -> npt.NDArray
     ordered = _in_memory_order(array)
     contiguous = ordered.flags.c_contiguous
     flat: Any = ordered.reshape(-1) if contiguous else ordered.flat
-    step = PIECE // array.itemsize
+    step = CHUNK_BYTES // array.itemsize
     for start in range(0, array.size, step):
         stop = min(start + step, array.size)
         numbers: npt.NDArray[Any] = flat[start:stop] if contiguous else np.empty(stop - start, array.dtype)

@@ -37,13 +37,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.files import sync_folder
 from deepca.algorithms.accelerated import AcceleratedState
 from deepca.algorithms.base import State, TrackedState
 from deepca.algorithms.covariance import CovarianceState
 from deepca.algorithms.krylov import KrylovState
 from deepca.consensus.mixer_state import PushSum
 from deepca.engines.checkpoint_arrays import (
-    PIECE,
+    CHUNK_BYTES,
     DamagedCheckpoint,
     Layout,
     UnusableCheckpoint,
@@ -59,8 +60,8 @@ __all__ = ["CLASSES", "FIELD_CHECKS", "Checkpoint", "CheckpointInfo"]
 _FORMAT = 1
 _MAGIC = b"DEEPCAcp"
 _START = struct.Struct("<8sII")
-DIGEST_BYTES = 32  # of SHA-256
-_MAX_HEADER = 1 << 20  # bytes; files with a longer header count as damaged
+DIGEST_BYTES = 32  # size of a SHA-256 digest
+_MAX_HEADER = 1 << 20  # maximum size of a header in bytes; files with a longer header count as damaged
 # classes that a checkpoint may contain, by name
 CLASSES: dict[str, type] = {
     cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)
@@ -103,18 +104,23 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Checkpoint(CheckpointInfo):
-    """The State of one agent, with digests of 32 bytes that identify the run and the rows it belongs to.
+    """State of the agents of one process, with digests that identify the run and the rows.
 
     Parameters
     ----------
     iteration, key, members, k : int or bytes
         As in :class:`CheckpointInfo`.
     data : bytes
-        Digest of this site's rows.
+        Digest of the rows of this process, 32 bytes.
     run : bytes
-        Digest of the network and the run.
+        Digest of the network and the run, 32 bytes.
     state : State
         The State.
+
+    Raises
+    ------
+    ValueError
+        If a digest does not have 32 bytes, or ``iteration`` is not that of the State.
     """
 
     data: bytes
@@ -132,7 +138,7 @@ class Checkpoint(CheckpointInfo):
 def remove_files(paths: Sequence[Path]) -> None:
     """Remove files; ignore those that cannot be removed."""
     for path in paths:
-        with contextlib.suppress(OSError):  # a remaining file is found, and ignored, at the next start
+        with contextlib.suppress(OSError):  # the next start finds a remaining file, and ignores it
             path.unlink()
 
 
@@ -164,7 +170,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             os.fsync(file.fileno())
         part.replace(path)
         try:
-            sync_folder(path.parent)
+            sync_folder(path.parent, must_succeed=True)
         except OSError:
             remove_files([path])
             raise
@@ -172,23 +178,15 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         remove_files([part])
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to the disk."""
-    if os.name != "posix":  # folders cannot be opened on other systems
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def verified_header(path: Path) -> dict[str, Any]:
-    """Return the header of a file after verifying its checksum, without loading its arrays."""
+    """Return the header of a file after verifying its checksum, without loading its arrays.
+
+    Raise UnusableCheckpoint if the file is damaged or has a different format.
+    """
     with _open(path) as (file, size):
         header, _, digest, room = _read_header(file, size)
         while room:
-            piece = file.read(min(PIECE, room))
+            piece = file.read(min(CHUNK_BYTES, room))
             if not piece:
                 raise DamagedCheckpoint("the file is truncated")
             digest.update(piece)
@@ -199,7 +197,7 @@ def verified_header(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; raise UnusableCheckpoint if it is damaged or has another format."""
+    """Read a checkpoint; raise UnusableCheckpoint if it is damaged or has a different format."""
     with _open(path) as (file, size):
         header, layouts, digest, _ = _read_header(file, size)
         arrays = [read_array(file, layout, digest) for layout in layouts]
@@ -209,7 +207,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         state = _decode(header["state"], arrays)
         if not isinstance(state, State):
-            raise DamagedCheckpoint("it does not contain a state")
+            raise DamagedCheckpoint("it does not contain a State")
         return Checkpoint(**about, state=state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError):
         raise DamagedCheckpoint("its contents are inconsistent") from None
@@ -219,7 +217,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _open(path: Path) -> Iterator[tuple[BufferedReader, int]]:
     """Open a regular file, and yield it with its size."""
     if not path.is_file():  # opening a pipe would wait for a writer
-        raise FileNotFoundError(errno.ENOENT, "the file is gone")
+        raise FileNotFoundError(errno.ENOENT, "the file no longer exists, or is not a regular file")
     with path.open("rb") as file:
         yield file, os.fstat(file.fileno()).st_size
 
@@ -231,7 +229,7 @@ def _read_header(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[
         raise DamagedCheckpoint("the file is not a checkpoint, or its beginning is missing")
     _, version, length = _START.unpack(start)
     if version != _FORMAT:
-        raise UnusableCheckpoint(f"it has format {version}, but this version of deepca reads format {_FORMAT}")
+        raise UnusableCheckpoint(f"it has format {version}, but this version of deepca reads only format {_FORMAT}")
     room = size - _START.size - length - DIGEST_BYTES
     if length > _MAX_HEADER or room < 0:
         raise DamagedCheckpoint("the file is truncated")
@@ -270,7 +268,7 @@ class _Arrays:
         self._places: dict[tuple[Any, ...], int] = {}
 
     def index(self, array: npt.NDArray[Any]) -> int:
-        """Return the index of an array, and add it if it is new."""
+        """Return the index of an array; an array that occurs for the first time is added."""
         where = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
         if where not in self._places:
             self._places[where] = len(self.found)
@@ -279,7 +277,7 @@ class _Arrays:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return a value as JSON; a value that JSON would change or does not support becomes an object with one entry."""
+    """Return a value as JSON; values that JSON would change or does not support become objects with one entry."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):
@@ -295,16 +293,16 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
         raise TypeError(f"cannot store a {name} in a checkpoint")
     inside = {}
     for entry in fields(CLASSES[name]):
-        held = getattr(value, entry.name)
-        held = held.item() if isinstance(held, np.generic) else held
-        if not _fits(held, entry.type):
-            raise TypeError(f"cannot store {name}.{entry.name} of type {type(held).__name__} in a checkpoint")
-        inside[entry.name] = _encode(held, arrays)
+        item = getattr(value, entry.name)
+        item = item.item() if isinstance(item, np.generic) else item
+        if not _fits(item, entry.type):
+            raise TypeError(f"cannot store {name}.{entry.name} of type {type(item).__name__} in a checkpoint")
+        inside[entry.name] = _encode(item, arrays)
     return {name: inside}
 
 
 def _decode(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
-    """Return the value from :func:`_encode`; raise ValueError or another error if it is malformed."""
+    """Return the value that :func:`_encode` was given; raise ValueError or another error if the tree is malformed."""
     if tree is None or type(tree) in (bool, int, str):
         return tree
     [(kind, inside)] = tree.items()
@@ -317,11 +315,11 @@ def _decode(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
             raise ValueError
         return arrays[inside]
     cls = CLASSES[kind]
-    held = {name: _decode(item, arrays) for name, item in inside.items()}
-    wanted = {entry.name: entry.type for entry in fields(cls)}
-    if set(held) != set(wanted) or not all(_fits(held[name], wanted[name]) for name in wanted):
+    values = {name: _decode(item, arrays) for name, item in inside.items()}
+    types = {entry.name: entry.type for entry in fields(cls)}
+    if set(values) != set(types) or not all(_fits(values[name], types[name]) for name in types):
         raise ValueError
-    return cls(**held)
+    return cls(**values)
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -14,10 +14,10 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.base import State
+from deepca.data.digests import update_digest
 from deepca.data.local_data import LocalData
-from deepca.data.sources import update_digest
 from deepca.engines.checkpoint_format import Checkpoint
-from deepca.engines.checkpoints import Checkpoints
+from deepca.engines.checkpoints import CheckpointFolder
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import for_local_agents
@@ -34,26 +34,26 @@ __all__ = [
     "CheckpointStore",
     "Checkpointer",
     "CheckpointerFactory",
-    "Resumption",
+    "ResumePoint",
     "RunCheckpointer",
 ]
 
 _DIGEST_BYTES = 32
 _EXACT_BYTES = 6  # a float64 represents integers of this many bytes exactly
-_MAX_OFFERS = 2  # as many as are kept: a process may be one checkpoint ahead of the others
+_MAX_OFFERS = 2  # the number of checkpoints kept: a process may be one checkpoint ahead of the others
 
 
 @dataclass(frozen=True)
-class Resumption:
-    """Point from which an interrupted run resumes: a State of every agent, or common directions.
+class ResumePoint:
+    """Point from which an interrupted run resumes: the States of the local agents, or common directions.
 
     Parameters
     ----------
     state : State, optional
-        State of the same iteration at every agent; tracking continues as if uninterrupted.
+        State of the local agents, of the same iteration in every process; tracking continues as if uninterrupted.
     directions : ndarray of shape (k, d), optional
-        Orthonormal rows, the same at every agent, if the set of agents has changed: tracking restarts from them, with
-        a first mix that is long enough to lose no accuracy.
+        Orthonormal rows, the same at every agent, for a run in which the set of agents has changed: tracking restarts
+        from them, with enough rounds in the first mix to lose no accuracy.
     """
 
     state: State | None = None
@@ -63,7 +63,7 @@ class Resumption:
 class RunCheckpointer(Observer, Protocol):
     """Observer that writes the checkpoints of a run, and finds the one to resume from."""
 
-    def resumption(self) -> Resumption | None:
+    def resume_point(self) -> ResumePoint | None:
         """Return the point to resume from; None to start over."""
         ...
 
@@ -73,15 +73,15 @@ class RunCheckpointer(Observer, Protocol):
 
 
 class CheckpointerFactory(Protocol):
-    """Factory that creates the keeper of a run once network, rows and settings are known."""
+    """Factory that creates the checkpointer of a run once network, rows and settings are known."""
 
-    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> RunCheckpointer:
-        """Create the keeper of a run."""
+    def open(self, network: Network, data: LocalData, settings: DataclassInstance, /) -> RunCheckpointer:
+        """Create the checkpointer of a run."""
         ...
 
 
 class CheckpointStore(Protocol):
-    """Store of checkpoints; see :class:`deepca.engines.checkpoints.Checkpoints`."""
+    """Storage for checkpoints; see :class:`deepca.engines.checkpoints.CheckpointFolder`."""
 
     @property
     def run(self) -> bytes:
@@ -94,21 +94,21 @@ class CheckpointStore(Protocol):
         ...
 
     def write(self, checkpoint: Checkpoint, /) -> bool:
-        """Write a checkpoint; return whether it is on the disk."""
+        """Write a checkpoint; return whether it is on disk."""
         ...
 
 
 class CheckpointObserver:
-    """Observer that writes every n-th state to a store.
+    """Observer that writes every n-th State to a store.
 
     Parameters
     ----------
     store : CheckpointStore
-        Where to write.
+        Storage for the checkpoints.
     every : int
         Iterations between checkpoints.
     scope : bytes, optional
-        Digest of what the states belong to, which enters their keys; nothing is written while it is None.
+        Digest of the run that the States belong to, which enters their keys; nothing is written while it is None.
     members : bytes, optional
         Digest of the sites whose rows the run uses.
     """
@@ -117,22 +117,22 @@ class CheckpointObserver:
         self._store, self._every, self._scope, self._members = store, every, scope, members
 
     def begin(self, start: Start) -> None:
-        """Do nothing: the store is ready."""
+        """Do nothing, since the store is ready."""
 
     def observe(self, step: Step) -> None:
         """Write the new State if a checkpoint is due."""
-        state, scope, at = step.after, self._scope, self._store
+        state, scope, store = step.after, self._scope, self._store
         if scope is None or state.t % self._every:
             return
         k = state.W.shape[-1]
         key = hashlib.sha256(scope + f"{state.t}/{k}".encode()).digest()
-        at.write(Checkpoint(state.t, key, self._members, k, at.data, at.run, state))
+        store.write(Checkpoint(state.t, key, self._members, k, store.data, store.run, state))
 
     def end(self, result: Result[Any]) -> None:
-        """Do nothing: checkpoints are kept until the result is saved; see :meth:`clear`."""
+        """Do nothing, since checkpoints are kept until the result has been saved; see :meth:`clear`."""
 
     def clear(self) -> None:
-        """Do nothing: this class leaves its checkpoints in place."""
+        """Do nothing; subclasses may remove their checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class CheckpointOptions:
         Iterations between checkpoints.
     warn : callable, optional
         Receives one line about each problem with checkpoints.
-    say : callable, optional
+    on_resume : callable, optional
         Receives one line that says at which iteration a run resumes.
     """
 
@@ -166,37 +166,37 @@ class CheckpointOptions:
                 file=str(self.folder),
             )
 
-    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> Checkpointer:
-        """Create the keeper of a run over this network and these rows."""
-        return Checkpointer(self, network, held, settings)
+    def open(self, network: Network, data: LocalData, settings: DataclassInstance, /) -> Checkpointer:
+        """Create the checkpointer of a run over this network and these rows."""
+        return Checkpointer(self, network, data, settings)
 
 
 class Checkpointer(CheckpointObserver):
     """Observer that writes checkpoints of the local agents, and finds the one to resume from.
 
-    Every process has its own folder, named after its agents. A run resumes only if all processes have a state of the
-    same iteration, the same run (settings, network, partition of the agents) and the same rows of all agents, since
-    every state depends on the rows of all agents.
+    Every process has a subfolder, whose name contains the indices of its agents. A run resumes only if all processes
+    have a State of the same iteration, of the same run (settings, network, partition of the agents) over the same rows
+    of all agents, since every State depends on the rows of all agents.
     """
 
     def __init__(
-        self, keeping: CheckpointOptions, network: Network, held: LocalData, settings: DataclassInstance
+        self, options: CheckpointOptions, network: Network, data: LocalData, settings: DataclassInstance
     ) -> None:
-        self._keeping, self._network = keeping, network
+        self._options, self._network = options, network
         first, last = int(network.local.min()), int(network.local.max())
         asked = asdict(settings)
         del asked["max_iter"]  # a run that reached max_iter may resume with a higher limit
         about = {"settings": asked, "graph": graph_digest(network.topology)}
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
-        folder = keeping.folder / f"agents-{first:05d}-{last:05d}"
-        self._checkpoints = Checkpoints(
-            folder, run, self._combined_digest(_digest(held)), warn=keeping.warn, foreign=False
+        folder = options.folder / f"agents-{first:05d}-{last:05d}"
+        self._checkpoints = CheckpointFolder(
+            folder, run, self._combined_digest(_digest(data)), warn=options.warn, foreign=False
         )
-        super().__init__(self._checkpoints, keeping.every, run, run)
+        super().__init__(self._checkpoints, options.every, run, run)
 
-    def resumption(self) -> Resumption | None:
-        """Return the State from which all processes can resume, or None."""
+    def resume_point(self) -> ResumePoint | None:
+        """Return the newest State from which all processes can resume, or None."""
         network, kept = self._network, self._checkpoints.kept()[::-1]
         network.begin(network.epoch, 0, "resume")
         for i in range(_MAX_OFFERS):
@@ -210,13 +210,13 @@ class Checkpointer(CheckpointObserver):
             if self._all_have(state is not None) and state is not None:
                 self._checkpoints.keep_only(offered)
                 if self._network.local.min() == 0:
-                    self._keeping.on_resume(f"resuming from the checkpoint of iteration {state.t}")
-                return Resumption(state=state)
-        others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
+                    self._options.on_resume(f"resuming from the checkpoint of iteration {state.t}")
+                return ResumePoint(state=state)
+        others = sorted(self._options.folder.glob("agents-*/*.checkpoint"))
         if others and not kept and self._network.local.min() == 0:
-            self._keeping.warn(
-                f"{self._keeping.folder} has no usable checkpoint: those in it ({others[0].parent.name}, …) belong to "
-                "other numbers of ranks, another run or other rows; they are left in place, and the run starts over"
+            self._options.warn(
+                f"{self._options.folder} has no usable checkpoint: those in it ({others[0].parent.name}, …) belong to "
+                "a run with different ranks, settings or rows; they are left in place, and the run starts over"
             )
         return None
 
@@ -224,38 +224,39 @@ class Checkpointer(CheckpointObserver):
         """Remove the checkpoints of this run and these rows."""
         self._checkpoints.clear()
 
-    def _combined_digest(self, own: bytes) -> bytes:
-        """Return a digest of the local rows together with those of all other processes."""
+    def _combined_digest(self, local: bytes) -> bytes:
+        """Return a digest of the digests of the rows of all processes; ``local`` is that of this process."""
         network, m = self._network, self._network.n_agents
         if network.local.size == m:
-            return own
+            return local
         network.begin(network.epoch, 0, "rows")
-        parts = [float(int.from_bytes(own[i : i + _EXACT_BYTES], "big")) for i in range(0, _DIGEST_BYTES, _EXACT_BYTES)]
+        starts = range(0, _DIGEST_BYTES, _EXACT_BYTES)
+        parts = [float(int.from_bytes(local[i : i + _EXACT_BYTES], "big")) for i in starts]
         digests = np.full((*network.batch, m, len(parts)), -1.0)
         digests[..., int(network.local.min()), :] = parts
-        return hashlib.sha256(own + network.reduce(digests, "max").astype("<f8").tobytes()).digest()
+        return hashlib.sha256(local + network.reduce(digests, "max").astype("<f8").tobytes()).digest()
 
     def _first_offer(self, key: bytes | None) -> bytes | None:
-        """Return, at every process, the key that the process of agent 0 offers; None if it offers none."""
-        own = np.full(_DIGEST_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
-        common = self._network.flood(for_local_agents(own, self._network), 0)
+        """Broadcast the key that the process of agent 0 offers, and return it; None if that process offers none."""
+        local = np.full(_DIGEST_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
+        common = self._network.flood(for_local_agents(local, self._network), 0)
         return None if common[0] < 0.0 else common.astype(np.uint8).tobytes()
 
     def _all_have(self, here: bool) -> bool:
         """Return whether a condition holds at all processes."""
-        own = np.full((*self._network.batch, 1), float(here))
-        return bool(self._network.reduce(own, "min")[0])
+        local = np.full((*self._network.batch, 1), float(here))
+        return bool(self._network.reduce(local, "min")[0])
 
 
-def _digest(held: LocalData) -> bytes:
-    """Return a digest of everything that products use of the local rows, so that other rows never match."""
-    digest = hashlib.sha256(np.array([held.form == "covariance"]).tobytes())
-    for source, of in zip(held.sources, held.moments, strict=True):
+def _digest(data: LocalData) -> bytes:
+    """Return a digest of all facts about the local rows that enter a run, so that different rows never match."""
+    digest = hashlib.sha256(np.array([data.form == "covariance"]).tobytes())
+    for source, of in zip(data.sources, data.moments, strict=True):
         digest.update(np.array([of.n, of.weight, *of.reference, *of.shift, *of.squares], dtype="<f8").tobytes())
         if of.scatter is not None:
             digest.update(np.ascontiguousarray(of.scatter, dtype="<f8").data)
             continue
-        update_digest(digest, source)  # no great cost: every iteration reads them, too
-    for weights in held.weights or ():
+        update_digest(digest, source)  # an acceptable cost, since every iteration reads them as well
+    for weights in data.weights or ():
         digest.update(np.ascontiguousarray(weights).data)
     return digest.digest()

@@ -1,4 +1,4 @@
-"""Write the checkpoints of one process to a folder, and keep the newest of them."""
+"""Write the checkpoints of one process to a folder, and keep the newest two."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ from deepca.engines.checkpoint_format import (
     write_checkpoint,
 )
 
-__all__ = ["Checkpoints"]
+__all__ = ["CheckpointFolder"]
 
-_MAX_KEPT = 2  # files; an agent may be one checkpoint ahead of the others
+_MAX_KEPT = 2  # number of checkpoints to keep, since an agent may be one checkpoint ahead of the others
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
 _PART = re.compile(_NAME.pattern + r"\..*\.part")
 
 
 @dataclass(frozen=True)
 class _StoredFile:
-    """A checkpoint on the disk."""
+    """Checkpoint on disk."""
 
     path: Path
-    kept: CheckpointInfo
+    info: CheckpointInfo
 
 
-class Checkpoints:
-    """Checkpoints of one process in a folder, which keeps the last two.
+class CheckpointFolder:
+    """Folder of the checkpoints of one process, of which the last two are kept.
 
     Parameters
     ----------
     folder : Path
         Folder, created if missing; readable by its owner only.
     run, data : bytes
-        Digests of 32 bytes. Checkpoints of another run or of other rows are neither used nor touched.
+        Digests of the run and of its rows, 32 bytes each. Checkpoints with different digests are neither used nor
+        removed.
     warn : callable
         Receives one line about each problem. No method raises an OSError.
     foreign : bool, default=True
-        Whether to warn about checkpoints of another run or of other rows.
+        Whether to warn about checkpoints with different digests.
 
     Notes
     -----
     The constructor reads and verifies all files, so :meth:`kept` never lists a damaged one. One thread may write while
-    another one calls :meth:`kept`. Two agents must not share both folder and run.
+    another calls :meth:`kept`. Two agents of the same run must not use the same folder.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class Checkpoints:
             raise ValueError(f"run and data must have {DIGEST_BYTES} bytes each")
         self._folder, self.run, self.data, self._warn = folder, run, data, warn
         self._stored: tuple[_StoredFile, ...] = ()
-        self._waiting: tuple[Checkpoint, ...] = ()  # to be written again after an error
-        self._obsolete: list[Path] = []  # own files to remove once a better one is on the disk
+        self._waiting: tuple[Checkpoint, ...] = ()  # checkpoints to write again after an error
+        self._obsolete: list[Path] = []  # files of this run to remove once a better one is on disk
         self._next = 1  # number of the next file
         self._foreign = foreign
         self._trouble = ""
@@ -73,13 +74,15 @@ class Checkpoints:
         self._scan()
 
     def write(self, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint; return whether it is on the disk now.
+        """Write a checkpoint; return whether it is on disk now.
 
-        If not, the last two checkpoints stay in memory, later calls try to write them again, and the files on the disk
-        remain. The reason is reported once, and again only if it changes.
+        If it is not, the last two checkpoints stay in memory, later calls try to write them again, and older files
+        remain on disk. A warning gives the reason, and is repeated only if the reason changes.
         """
         if (checkpoint.run, checkpoint.data) != (self.run, self.data):
-            raise ValueError("the checkpoint belongs to another run or to other rows")
+            raise ValueError(
+                "the checkpoint belongs to a different run or to different rows; use the folder of that run"
+            )
         waiting = [*(other for other in self._waiting if other.key != checkpoint.key), checkpoint][-_MAX_KEPT:]
         self._waiting = tuple(waiting)
         try:
@@ -98,10 +101,10 @@ class Checkpoints:
     def kept(self) -> tuple[CheckpointInfo, ...]:
         """Return the checkpoints that can be loaded, in the order of writing, newest last."""
         waiting = self._waiting  # read first, so that a checkpoint moving to the disk is not missed
-        found = {one.kept.key: one.kept for one in self._stored}
+        found = {one.info.key: one.info for one in self._stored}
         for one in waiting:
             found.pop(one.key, None)
-            found[one.key] = _kept_of(one)
+            found[one.key] = _info_of(one)
         return tuple(found.values())
 
     def load(self, key: bytes) -> Checkpoint | None:
@@ -110,28 +113,28 @@ class Checkpoints:
             if waiting.key == key:
                 return waiting
         for stored in self._stored:
-            if stored.kept.key != key:
+            if stored.info.key != key:
                 continue
             try:
                 checkpoint = read_checkpoint(stored.path)
-                if (_kept_of(checkpoint), checkpoint.run, checkpoint.data) == (stored.kept, self.run, self.data):
+                if (_info_of(checkpoint), checkpoint.run, checkpoint.data) == (stored.info, self.run, self.data):
                     return checkpoint
-                why = "the file was replaced by another one"
+                why = "the file has been replaced since it was verified"
             except (OSError, UnusableCheckpoint) as error:
                 why = _reason(error)
                 self._obsolete += [stored.path] if isinstance(error, DamagedCheckpoint) else []
             self._warn(f"the checkpoint {stored.path} cannot be used: {why}")
             self._stored = tuple(one for one in self._stored if one is not stored)
             return None
-        self._warn(f"{self._folder} has no checkpoint {key.hex()[:8]}")
+        self._warn(f"{self._folder} has no checkpoint with the key {key.hex()[:8]}…, so it cannot be resumed from")
         return None
 
     def keep_only(self, key: bytes) -> None:
-        """Discard all checkpoints but this one, from which the run has resumed; do nothing if it is missing."""
+        """Discard all checkpoints except this one, from which the run resumes; do nothing if it is missing."""
         if all(one.key != key for one in self.kept()):
             return
         self._waiting = tuple(one for one in self._waiting if one.key == key)
-        self._keep([one for one in self._stored if one.kept.key == key])
+        self._keep([one for one in self._stored if one.info.key == key])
 
     def clear(self) -> None:
         """Remove all checkpoints of this run and these rows."""
@@ -162,21 +165,21 @@ class Checkpoints:
                 self._next = max(self._next, int(parts[2]) + 1)
                 one = self._inspect(path, foreign)
                 if one is not None:
-                    before = found.pop(one.kept.key, None)
+                    before = found.pop(one.info.key, None)
                     self._obsolete += [before.path] if before is not None else []
-                    found[one.kept.key] = one
+                    found[one.info.key] = one
         usable = list(found.values())
         self._obsolete += [one.path for one in usable[:-_MAX_KEPT]]
         self._stored = tuple(usable[-_MAX_KEPT:])
         if foreign and self._foreign:
             named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
             self._warn(
-                f"{self._folder} contains checkpoints of another run or of other rows ({named}); they are not used and "
-                "are left in place"
+                f"{self._folder} contains checkpoints of a different run or of different rows ({named}); they are "
+                "not used, and are left in place"
             )
 
     def _inspect(self, path: Path, foreign: list[str]) -> _StoredFile | None:
-        """Return a verified file of this run and these rows; else None, after noting it as foreign or damaged."""
+        """Verify a file; return None if it is damaged, or has different digests (then add it to ``foreign``)."""
         try:
             header = verified_header(path)
             about = parse_identity(header)
@@ -191,7 +194,7 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        """Beginning of the file names of this run."""
+        """Prefix of the file names of this run."""
         return self.run.hex()[:8]
 
     def _store(self, checkpoint: Checkpoint) -> None:
@@ -199,25 +202,25 @@ class Checkpoints:
         path = self._folder / f"{self._prefix}-{self._next:010d}.checkpoint"
         self._next += 1
         write_checkpoint(path, checkpoint)
-        one = _StoredFile(path, _kept_of(checkpoint))
-        self._keep([*(other for other in self._stored if other.kept.key != checkpoint.key), one][-_MAX_KEPT:])
+        one = _StoredFile(path, _info_of(checkpoint))
+        self._keep([*(other for other in self._stored if other.info.key != checkpoint.key), one][-_MAX_KEPT:])
 
     def _keep(self, wanted: list[_StoredFile]) -> None:
-        """Keep only these files; remove all others of this run, and the obsolete ones."""
+        """Keep only these files; remove all other stored files and the obsolete ones."""
         gone = [one.path for one in self._stored if one not in wanted]
         self._stored = tuple(wanted)
         remove_files([*gone, *self._obsolete])
         self._obsolete = []
 
     def _report(self, trouble: str) -> None:
-        """Warn about a problem unless it was the last one reported."""
+        """Warn about a problem, unless it is the one that was reported last."""
         if trouble != self._trouble:
             self._warn(trouble)
         self._trouble = trouble
 
 
-def _kept_of(checkpoint: Checkpoint) -> CheckpointInfo:
-    """Return a checkpoint without its State."""
+def _info_of(checkpoint: Checkpoint) -> CheckpointInfo:
+    """Return the description of a checkpoint, without its State."""
     return CheckpointInfo(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from deepca import errors
+from deepca._util.renamed import renamed_attributes
 from deepca._util.units import plural
-from deepca.data.columns import Header, common_columns, in_order_of
+from deepca.data.columns import Header, align_columns, in_order_of
 from deepca.data.sources import Source
 from deepca.errors import DataError, DeepcaError, InvalidInput, ParameterError, TopologyError
 from deepca.network.base import Network
@@ -24,11 +25,12 @@ from deepca.network.simulated import SimulatedNetwork
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
-__all__ = ["ENGINES", "Engine", "engine_of", "even_shares"]
+__all__ = ["ENGINES", "Engine", "create_engine", "distribute_evenly"]
 
 ENGINES = ("simulator", "mpi")
 
 
+@renamed_attributes(all_single="all_float32", common_columns="align_columns", shares="agents_per_rank")
 class Engine:
     """Engine that has all agents in this process: the simulator.
 
@@ -52,7 +54,7 @@ class Engine:
         return self.rank == 0
 
     def gather_texts(self, own: str) -> list[str]:
-        """Exchange texts between all ranks; every rank must call this.
+        """Send a text to all other ranks, and receive theirs; every rank must call this.
 
         Parameters
         ----------
@@ -66,15 +68,15 @@ class Engine:
         """
         return [own]
 
-    def network(self, topology: Topology, shares: Sequence[int] | None = None) -> Network:
+    def network(self, topology: Topology, agents_per_rank: Sequence[int] | None = None) -> Network:
         """Create the network of a run.
 
         Parameters
         ----------
         topology : Topology
             Graph of all agents, the same on every rank.
-        shares : sequence of int, optional
-            Number of agents on each rank; as even as possible by default.
+        agents_per_rank : sequence of int, optional
+            Number of agents on each rank; by default, the numbers differ by at most one.
 
         Returns
         -------
@@ -94,7 +96,7 @@ class Engine:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Guard a whole program: if a single rank fails, all ranks end.
+        """Run a whole program in a ``with`` block: if one rank fails, all ranks end.
 
         Yields
         ------
@@ -109,8 +111,8 @@ class Engine:
     def raise_on_all_ranks(self) -> Iterator[None]:
         """Run a ``with`` block that may fail on some ranks only, and raise the error on all ranks.
 
-        Ranks must not wait for each other inside the block. The error is that of the first rank that failed, and its
-        message begins with the number of that rank.
+        Ranks must not wait for each other inside the block. All ranks raise the error of the first rank that failed,
+        whose message begins with the number of that rank, unless all ranks fail in the same way.
 
         Yields
         ------
@@ -120,7 +122,7 @@ class Engine:
         failed: Exception | None = None
         try:
             yield
-        except (DeepcaError, OSError, ValueError, TypeError) as error:  # the errors that users can cause
+        except (DeepcaError, OSError, ValueError, TypeError) as error:  # errors that users can cause
             failed = error
         if self.ranks == 1:
             if failed is not None:
@@ -133,11 +135,11 @@ class Engine:
         if bad:
             kind, text, facts = json.loads(texts[bad[0]])
             if len(bad) == self.ranks and len(set(texts)) == 1:
-                raise _rebuild_error(kind, text, facts) from failed  # the same on all ranks, so none is named
+                raise _rebuild_error(kind, text, facts) from failed  # the same on all ranks
             more = f"; {len(bad) - 1} other rank{plural(len(bad) - 1)} failed as well" if len(bad) > 1 else ""
             raise _rebuild_error(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
 
-    def shares(self, n_agents: int) -> tuple[int, ...]:
+    def agents_per_rank(self, n_agents: int) -> tuple[int, ...]:
         """Return the number of agents on each rank.
 
         Parameters
@@ -148,7 +150,7 @@ class Engine:
         Returns
         -------
         tuple of int
-            Agents per rank, as even as possible.
+            Number of agents on each rank; the numbers differ by at most one.
 
         Raises
         ------
@@ -157,20 +159,20 @@ class Engine:
         """
         if n_agents < self.ranks:
             raise TopologyError(
-                f"{n_agents} agent{plural(n_agents)} for {self.ranks} ranks: every rank needs at least one; "
+                f"{n_agents} agent{plural(n_agents)} for {self.ranks} ranks, but every rank needs at least one agent; "
                 f"start {n_agents} rank{plural(n_agents)} or fewer (mpiexec -n {n_agents}), or distribute "
                 "the rows over more agents",
                 parameter="n_agents",
                 value=n_agents,
             )
-        return even_shares(n_agents, self.ranks)
+        return distribute_evenly(n_agents, self.ranks)
 
-    def local_part(self, each: Sequence[int]) -> slice:
+    def local_part(self, agents_per_rank: Sequence[int]) -> slice:
         """Return the indices of the agents on this rank.
 
         Parameters
         ----------
-        each : sequence of int
+        agents_per_rank : sequence of int
             Number of agents on each rank.
 
         Returns
@@ -178,8 +180,8 @@ class Engine:
         slice
             Indices of the local agents among all agents.
         """
-        first = sum(each[: self.rank])
-        return slice(first, first + each[self.rank])
+        first = sum(agents_per_rank[: self.rank])
+        return slice(first, first + agents_per_rank[self.rank])
 
     def gather_counts(self, own: int) -> tuple[int, ...]:
         """Collect an integer from every rank; every rank must call this.
@@ -196,7 +198,7 @@ class Engine:
         """
         return tuple(int(text) for text in self.gather_texts(str(int(own))))
 
-    def all_single(self, sources: Sequence[Source]) -> bool:
+    def all_float32(self, sources: Sequence[Source]) -> bool:
         """Return whether the rows of all ranks are float32.
 
         Parameters
@@ -228,12 +230,12 @@ class Engine:
         return next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
 
     def header(self, sources: Sequence[Source]) -> Header:
-        """Return the columns of the first source of the first rank that has one.
+        """Return the columns of the first source of the first rank that has a source; every rank must call this.
 
         Parameters
         ----------
         sources : sequence of Source
-            Sources of this rank; may be empty.
+            Sources of this rank; may be empty on all ranks but one.
 
         Returns
         -------
@@ -245,25 +247,25 @@ class Engine:
         return Header(name, d, None if columns is None else tuple(columns))
 
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
-        """Return the traffic of a run and of its certificate, as a model reports them.
+        """Return the traffic of a run on all ranks, and that of its certificate, as a model reports them.
 
         Parameters
         ----------
         own : Traffic
             Traffic of the local agents.
         proof : Traffic or None
-            Traffic of the certificate.
+            Traffic of the certificate, if there is one.
 
         Returns
         -------
         total : Traffic
             Traffic of all ranks.
         proof : Traffic or None
-            Traffic of the certificate.
+            Traffic of the certificate, unchanged.
         """
         return self.total_traffic(own), proof
 
-    def common_columns(self, sources: Sequence[Source]) -> tuple[Source, ...]:
+    def align_columns(self, sources: Sequence[Source]) -> tuple[Source, ...]:
         """Return the sources with their columns in the order of the first source of rank 0.
 
         Parameters
@@ -279,10 +281,10 @@ class Engine:
         Raises
         ------
         DataError
-            If columns differ between agents; raised on all ranks.
+            If the agents do not have the same columns; raised on all ranks.
         """
         with self.raise_on_all_ranks():
-            own = common_columns(sources)
+            own = align_columns(sources)
         if self.ranks == 1:
             return own
         first = self.header(own if self.rank == 0 else ())
@@ -290,7 +292,7 @@ class Engine:
             return tuple(in_order_of(first, source) for source in own)
 
     def total_traffic(self, own: Traffic) -> Traffic:
-        """Return the traffic of all ranks together: rounds are common, messages and bytes are summed.
+        """Return the traffic of all ranks: messages and bytes are summed, rounds are the same everywhere.
 
         Parameters
         ----------
@@ -307,12 +309,12 @@ class Engine:
         return Traffic(own.rounds, own.control_rounds, messages, sent, control, agents)
 
 
-def even_shares(n_agents: int, ranks: int) -> tuple[int, ...]:
-    """Return the number of agents on each rank; the numbers differ by at most one."""
+def distribute_evenly(n_agents: int, ranks: int) -> tuple[int, ...]:
+    """Distribute agents over ranks; return the number on each rank, which differ by at most one."""
     return tuple(n_agents * (i + 1) // ranks - n_agents * i // ranks for i in range(ranks))
 
 
-def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600.0) -> Engine:
+def create_engine(name: str, *, allreduce: bool = False, timeout: float | None = 600.0) -> Engine:
     """Create an engine by name.
 
     Parameters
@@ -340,8 +342,8 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
 
     Examples
     --------
-    >>> from deepca.engines import engine_of
-    >>> engine_of("simulator").ranks
+    >>> from deepca.engines import create_engine
+    >>> create_engine("simulator").ranks
     1
     """
     if name not in ENGINES:
@@ -360,7 +362,7 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
 
 
 def _facts(error: Exception) -> dict[str, str | int | float | None]:
-    """Return the attributes of an error as JSON values: numbers and text unchanged, other objects as their repr."""
+    """Return the attributes of an error as JSON values; objects that JSON does not support become their repr."""
     plain = {name: fact.item() if isinstance(fact, np.generic) else fact for name, fact in vars(error).items()}
     return {
         name: fact if isinstance(fact, (str, int, float, type(None))) else repr(fact) for name, fact in plain.items()
@@ -368,7 +370,10 @@ def _facts(error: Exception) -> dict[str, str | int | float | None]:
 
 
 def _rebuild_error(kind: str, text: str, facts: dict[str, Any]) -> Exception:
-    """Rebuild an error of another rank with its attributes; types that users cannot correct become plain errors."""
+    """Rebuild an error of another rank with its attributes.
+
+    Subclasses of OSError become OSError, and errors without a remedy for users become DataError.
+    """
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, (InvalidInput, errors.NotFiniteError, errors.MissingExtraError)):
         error = found.__new__(found, text)  # constructors have different parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Self, TypedDict, Unpack
 
 from deepca.errors.base import DeepcaError
@@ -132,15 +133,25 @@ class DataError(InvalidInput):
     ----------
     message : str
         What was found, where, and what to do.
-    discreet : str, optional
+    redacted : str, optional
         The message without values of the data, for logs that others can read; defaults to `message`.
     **facts : object
         Attributes of :class:`InvalidInput`.
     """
 
-    def __init__(self, message: str, *, discreet: str | None = None, **facts: Unpack[Facts]) -> None:
+    def __init__(self, message: str, *, redacted: str | None = None, **facts: Unpack[Facts]) -> None:
         super().__init__(message, **facts)
-        self.discreet = message if discreet is None else discreet
+        self.redacted = message if redacted is None else redacted
+
+    @property
+    def discreet(self) -> str:
+        """Former name of `redacted`."""
+        warnings.warn(
+            "DataError.discreet is now DataError.redacted; the old name will be removed in version 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.redacted
 
     def with_hint(self, hint: str) -> Self:
         """Return a copy with a hint appended to the message.
@@ -155,12 +166,12 @@ class DataError(InvalidInput):
         DataError
             The copy, with the same attributes.
         """
-        error = type(self)(f"{self}{hint}", discreet=f"{self.discreet}{hint}")
-        error.__dict__.update({name: fact for name, fact in self.__dict__.items() if name != "discreet"})
+        error = type(self)(f"{self}{hint}", redacted=f"{self.redacted}{hint}")
+        error.__dict__.update({name: fact for name, fact in self.__dict__.items() if name != "redacted"})
         return error
 
     @classmethod
-    def at_entry(cls, name: str, found: str, advice: str, *, discreet: str, **place: Unpack[Facts]) -> Self:
+    def at_entry(cls, name: str, found: str, advice: str, *, redacted: str, **place: Unpack[Facts]) -> Self:
         """Return the error about one entry of a table.
 
         Parameters
@@ -169,7 +180,7 @@ class DataError(InvalidInput):
             Name of the agent or file that contains the entry.
         found, advice : str
             What is wrong with the entry, and what to do about it.
-        discreet : str
+        redacted : str
             What is wrong, without the entry itself.
         **place : object
             Attributes of :class:`InvalidInput`: the column, and the line of the file or the row.
@@ -182,7 +193,7 @@ class DataError(InvalidInput):
         line = place.get("line")
         where = f"{name}: row {place.get('row')}" if line is None else f"{name}, line {line}"
         where = f"{where}, column {place.get('column')!r}"
-        return cls(f"{where}: {found}; {advice}", discreet=f"{where}: {discreet}; {advice}", **place)
+        return cls(f"{where}: {found}; {advice}", redacted=f"{where}: {redacted}; {advice}", **place)
 
 
 class PooledDataError(DataError):
@@ -239,12 +250,21 @@ class DisconnectedError(TopologyError):
         What was found, where, and what to do.
     components : tuple of tuple of int, optional
         Agents of every connected component (strongly connected, for a directed graph); empty if not computed.
+    suggestions : tuple of str, optional
+        Names of topologies to use instead, best first.
     **facts : object
         Attributes of :class:`InvalidInput`.
     """
 
-    def __init__(self, message: str, *, components: tuple[tuple[int, ...], ...] = (), **facts: Unpack[Facts]) -> None:
-        super().__init__(message, **facts)
+    def __init__(
+        self,
+        message: str,
+        *,
+        components: tuple[tuple[int, ...], ...] = (),
+        suggestions: tuple[str, ...] = (),
+        **facts: Unpack[Facts],
+    ) -> None:
+        super().__init__(message, suggestions=suggestions, **facts)
         self.components = components
 
 

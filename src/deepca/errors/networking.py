@@ -84,8 +84,8 @@ class Contradiction(NetworkError):
 
     def __init__(self, sender: int, what: str, found: str) -> None:
         super().__init__(
-            f"agent {sender} sent {what}: {found}. It computes with different numbers, or a message was altered; check "
-            "that agent, then run again"
+            f"agent {sender} sent {what}: {found}. That agent computes with different numbers, or a message was "
+            "altered; check the agent, then run again"
         )
         self.sender, self.what, self.found = sender, what, found
 
@@ -229,7 +229,7 @@ class FrameError(NetworkError):
     why : str
         The message.
     intact : bool, default=False
-        Whether the frame arrived intact; if so, the sender is at fault and sending it again would not help.
+        Whether the frame arrived intact; if so, the sender is at fault and sending the frame again would not help.
     """
 
     def __init__(self, why: str, *, intact: bool = False) -> None:

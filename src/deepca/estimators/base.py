@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 Index = npt.NDArray[np.int64]
-_DEFAULT_AGENTS = 10  # enough to be decentralized, few enough to be fast
+_DEFAULT_AGENTS = 10  # default number of agents: enough to be decentralized, few enough to be fast
 _FLOATS = [np.float64, np.float32]  # scikit-learn converts other types to the first
 
 
 class DistributedEstimatorMixin:
-    """Mixin for estimators that distribute data over agents; its attributes are constructor parameters."""
+    """Mixin for estimators that distribute data over agents; the annotated attributes are constructor parameters."""
 
     topology: str | Topology
     n_agents: int | None
@@ -103,19 +103,19 @@ class DistributedEstimatorMixin:
         agents : int or None
             Number of agents, if the data determine it.
         most : int
-            Number of rows (or columns) to distribute, the maximum number of agents.
+            Maximum number of agents, which is the number of rows (or columns) to distribute.
         seed : int
             Seed of random networks.
         ranks : int, default=1
             Number of MPI ranks.
         of : str, default="row"
-            What is distributed, for messages.
+            What is distributed, in the singular, for messages.
         """
         given, asked = self.topology, agents if agents is not None else self.n_agents
         if isinstance(given, Topology):
             m: int | None = given.n_agents
             if asked is not None and asked != m:
-                message = f"the topology has {m} agents, but {asked} are needed; use a topology of {asked} agents"
+                message = f"the topology has {m} agents, but there are {asked}; use a topology of {asked} agents"
                 raise InvalidInput(message, parameter="topology", value=m)
         elif not isinstance(given, str):
             raise ParameterError("topology", given, "expected a name such as 'ring', or a deepca.Topology")

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 from sklearn.base import BaseEstimator
 
 from deepca.decomposition.eigen import Of, Which, eigenpairs, symmetric_operators
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError
 from deepca.estimators.base import DistributedEstimatorMixin, progress_observers, warn_unless_ok
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
@@ -57,9 +57,9 @@ class DecentralizedEigen(DistributedEstimatorMixin, BaseEstimator):
     eigenvectors_ : ndarray of shape (n_features_in_, n_components)
         Orthonormal eigenvectors; the largest entry of each is positive.
     residuals_ : ndarray of shape (n_components,)
-        ``‖A x − λ x‖`` of each pair, from newly computed averages, including their rounding errors.
+        Upper bounds on ``‖A x − λ x‖`` of each pair, from newly computed averages, including their rounding errors.
     angles_ : ndarray of shape (n_components,)
-        Bounds on the tangent of the angle between each vector and an eigenvector.
+        Bounds on the tangent of the angle between each vector and an eigenvector; inf within a cluster.
     clusters_ : tuple
         Groups of pairs whose eigenvalues cannot be distinguished; only the span of each group is defined.
     n_features_in_ : int
@@ -130,6 +130,13 @@ class DecentralizedEigen(DistributedEstimatorMixin, BaseEstimator):
         -------
         self : object
             The fitted estimator.
+
+        Raises
+        ------
+        DataError
+            If there is not one symmetric operator per agent.
+        GapError
+            If the spectrum has no gap after ``n_components``, so that the eigenvectors are not unique.
         """
         A = _per_agent(operators)
         seed = self._seed()
@@ -152,7 +159,7 @@ class DecentralizedEigen(DistributedEstimatorMixin, BaseEstimator):
 
 
 def _per_agent(operators: Any) -> Operator:
-    """Return the operators of all agents as one; raise an error unless there is one per agent."""
+    """Return the operators of all agents as one Operator; raise DataError unless there is one per agent."""
     if isinstance(operators, LinearOperator) or sparse.issparse(operators):
         shape = cast("Any", operators).shape
         message = f"got a single operator of shape {shape}; give a list with one per agent"
@@ -161,7 +168,7 @@ def _per_agent(operators: Any) -> Operator:
         message = f"got a single matrix of shape {operators.shape}; give a list with one per agent, or (m, d, d)"
         raise DataError(message, parameter="operators", value=operators.shape)
     if isinstance(operators, Sequence) and not operators:
-        raise InvalidInput("no agents; give one operator per agent", parameter="operators", value=())
+        raise DataError("operators is empty; give one operator per agent", parameter="operators", value=())
     A = as_operator(symmetric_operators(operators))
     if not A.batch:
         raise DataError(

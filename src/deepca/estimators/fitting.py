@@ -1,7 +1,7 @@
 """Implement the fit methods of :class:`deepca.estimators.pca.DecentralizedPCA`.
 
-They check the input, allocate it to agents, run the decomposition over the agents' network, and set the fitted
-attributes. Needs the ``sklearn`` extra.
+These methods check the input, allocate it to agents, run the decomposition over the agents' network, and set the fitted
+attributes. They need the ``sklearn`` extra.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from deepca.data.local_data import LocalData
 from deepca.data.sources import ArraySource, Source, as_source
 from deepca.decomposition.fit import Fitted, fit
 from deepca.decomposition.model import Model
-from deepca.decomposition.partial_fit import Stream, check_forgetting, partition_rows, read_more, stream_of
+from deepca.decomposition.partial_fit import RowSummary, check_forgetting, partition_rows, read_more, summarize_rows
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpointing import CheckpointOptions
-from deepca.engines.local import Engine, engine_of
+from deepca.engines.local import Engine, create_engine
 from deepca.errors import DataError
 from deepca.estimators.base import RowTransformer, checked_labels, progress_observers
 from deepca.estimators.inputs import blocks_of_agents, default_agent_names
@@ -39,7 +39,11 @@ __all__ = ["Fitting"]
 
 
 class Fitting(RowTransformer):
-    """Base class of estimators with ``fit`` and ``partial_fit``; its attributes are constructor parameters."""
+    """Base class of estimators with ``fit`` and ``partial_fit``.
+
+    The annotated attributes are constructor parameters, except ``_stream``, which has its name in pickles of version
+    0.1.
+    """
 
     n_components: int | float | None
     whiten: bool
@@ -50,7 +54,7 @@ class Fitting(RowTransformer):
     engine: str
     allreduce: bool
     checkpoints: str | os.PathLike[str] | None
-    _stream: Stream | None
+    _stream: RowSummary | None
 
     # ---------------------------------------------------------------------------------------------------------- input
 
@@ -84,18 +88,18 @@ class Fitting(RowTransformer):
         if holders is None:
             topology = self._topology(None, most=X.shape[0], seed=seed, ranks=ranks)
             parts, names = split_rows(X, topology.n_agents), default_agent_names(topology.n_agents)
-            shares = None if weights is None else split_rows(weights, topology.n_agents)
+            agent_weights = None if weights is None else split_rows(weights, topology.n_agents)
         else:
             topology, names, rows = self._by_label(holders, seed)
             parts = [X[i] for i in rows]
-            shares = None if weights is None else [weights[i] for i in rows]
+            agent_weights = None if weights is None else [weights[i] for i in rows]
         sources: list[Source] = [
             ArraySource(part, name, named, agent=j) for j, (part, name) in enumerate(zip(parts, names, strict=True))
         ]
-        return sources, topology, shares
+        return sources, topology, agent_weights
 
     def _allocated_more(
-        self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int, before: Stream | None
+        self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int, before: RowSummary | None
     ) -> tuple[Sequence[str], list[Source | None], list[Array] | None]:
         """Return the names of all agents, and the additional rows and weights of each."""
         X, holders, weights, named = self._checked(X, agents, sample_weight, least=1, reset=before is None)
@@ -112,14 +116,14 @@ class Fitting(RowTransformer):
         ]
         return names, sources, None if weights is None else [weights[i] for i in rows]
 
-    def _previous(self) -> Stream | None:
+    def _previous(self) -> RowSummary | None:
         """Return the summary of the rows of earlier calls, or None before the first call."""
-        known: Stream | None = getattr(self, "_stream", None)
+        known: RowSummary | None = getattr(self, "_stream", None)
         if known is None and hasattr(self, "model_"):
             raise DataError(
-                f"partial_fit cannot extend this fit: with {self.n_samples_:,} rows of {self.n_features_in_:,} columns "
-                "it used the rows themselves and stored no moments; pass these rows to partial_fit of a new estimator "
-                "(sklearn.base.clone), and then the additional rows",
+                f"partial_fit cannot extend this fit of {self.n_samples_:,} rows with {self.n_features_in_:,} columns, "
+                "which used the rows themselves and stored no moments; pass the earlier rows to partial_fit of a new "
+                "estimator (sklearn.base.clone), and then the additional rows",
                 value=self.n_features_in_,
             )
         return known
@@ -146,10 +150,10 @@ class Fitting(RowTransformer):
         weights: Sequence[Array] | None,
         seed: int,
     ) -> None:
-        """Fit the local ``sources``; ``each`` is the number of agents of every rank, ``names`` those of all agents."""
+        """Fit the local ``sources``, given the number of agents on each rank and the names of all agents."""
         known = self._warm_start_directions(sources[0].d)
         fitted = self._decompose(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
-        self._stream = stream_of(fitted.held, names)
+        self._stream = summarize_rows(fitted.local_data, names)
 
     def _extend_fit(
         self,
@@ -159,14 +163,14 @@ class Fitting(RowTransformer):
         sources: Sequence[Source | None],
         weights: Sequence[Array | None] | None,
         seed: int,
-        before: Stream | None,
+        before: RowSummary | None,
     ) -> None:
         """Add the local ``sources`` to the moments of earlier calls and fit all rows so far."""
         self._check_agents(len(names), f"rows of {len(names)} agents were given")
         topology, settings = self._topology(len(names), most=len(names), seed=seed), self._settings(seed)
         now = read_more(engine, names, sources, weights, before, check_forgetting(self.forgetting))
         start = None if before is None else self._directions
-        self._decompose(engine, engine.network(topology, each), settings, now.held(), None, start)
+        self._decompose(engine, engine.network(topology, each), settings, now.local_data(), None, start)
         self._stream = now
 
     def _settings(self, seed: int) -> Settings:
@@ -201,17 +205,17 @@ class Fitting(RowTransformer):
             whiten=bool(self.whiten),
         )
         engine.close(network)
-        found = fitted.found
-        self._keep(fitted.model)
+        found = fitted.decomposition
+        self._set_model(fitted.model)
         self.result_, self.topology_, self.traffic_ = found.result, network.topology, found.traffic
-        if found.keeper is not None:
-            found.keeper.clear()
+        if found.checkpointer is not None:
+            found.checkpointer.clear()
         self.n_iter_, self._directions = max(found.result.iterations, 1), found.directions
         self.n_samples_seen_ = found.n_rows
         return fitted
 
-    def _keep(self, model: Model) -> None:
-        """Set the attributes that scikit-learn's PCA has."""
+    def _set_model(self, model: Model) -> None:
+        """Set ``model_``, and from it the attributes that scikit-learn's PCA has."""
         self.model_ = model
         self.components_, self.mean_, self.scale_ = model.components, model.mean, model.scale
         self.explained_variance_ = model.explained_variance
@@ -223,7 +227,7 @@ class Fitting(RowTransformer):
 
     def _engine(self) -> Engine:
         """Return the engine named by the constructor parameters."""
-        return engine_of(self.engine, allreduce=bool(self.allreduce))
+        return create_engine(self.engine, allreduce=bool(self.allreduce))
 
     def _common_seed(self, engine: Engine) -> int:
         """Return rank 0's seed at all ranks."""

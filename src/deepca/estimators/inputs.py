@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca.data.sources import Source, as_source, update_digest
+from deepca.data.digests import update_digest
+from deepca.data.sources import Source, as_source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 
@@ -31,7 +32,7 @@ def blocks_of_agents(
 ) -> tuple[tuple[int, ...], list[S_], list[Any] | None]:
     """Return the number of agents of every rank, and the sources and weights of the local agents.
 
-    ``source_of`` makes a source from an entry of ``Xs``, a name and the index of the agent.
+    ``source_of`` creates a source from an entry of ``Xs``, a name and the index of the agent.
     """
     with engine.raise_on_all_ranks():
         given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "Xs")
@@ -39,19 +40,19 @@ def blocks_of_agents(
     first = engine.local_part(each).start
     with engine.raise_on_all_ranks():
         if not given:
-            raise DataError("no agents; give one block of rows per agent", parameter="Xs", value=())
+            raise DataError("Xs is empty; give one block of rows per agent", parameter="Xs", value=())
         sources = [source_of(X, f"agent {j}", agent=j) for j, X in enumerate(given, first)]
         if sample_weight is None:
             return each, sources, None
-        shares = [sample_weight] if given[0] is Xs else _one_per_agent(sample_weight, "sample_weight")
-        if len(shares) != len(sources):
+        weights = [sample_weight] if given[0] is Xs else _one_per_agent(sample_weight, "sample_weight")
+        if len(weights) != len(sources):
             raise DataError(
-                f"sample_weight has entries for {len(shares)} agents, but there are {len(sources)} agents; give one "
-                "array of weights per agent",
+                f"sample_weight has entries for {len(weights)} agents, but Xs has {len(sources)}; give one array of "
+                "weights per agent",
                 parameter="sample_weight",
-                value=len(shares),
+                value=len(weights),
             )
-        pairs = zip(shares, sources, strict=True)
+        pairs = zip(weights, sources, strict=True)
         return each, sources, [None if source is None else _agent_weights(w, source) for w, source in pairs]
 
 
@@ -69,13 +70,13 @@ def check_same_on_all_ranks(engine: Engine, sources: Sequence[Source], weights: 
     digest = hashlib.sha256()
     for source in sources:
         update_digest(digest, source)
-    for own in weights or ():
-        digest.update(np.ascontiguousarray(own).data)
+    for agent_weights in weights or ():
+        digest.update(np.ascontiguousarray(agent_weights).data)
     other = engine.first_differing_rank(digest.hexdigest())
     if other is not None:
         raise DataError(
-            f"rank {other} was given other rows or weights than rank 0, but fit(X) needs all rows on every rank; use "
-            "fit_agents if each rank has its own rows",
+            f"the rows or weights on rank {other} differ from those on rank 0, but fit and partial_fit need all rows "
+            "on every rank; use fit_agents or partial_fit_agents if each rank has different rows",
             parameter="X",
             value=other,
         )
@@ -88,14 +89,14 @@ def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError(
-            f"{source.name}: its weights are not numbers; give one number per row",
+            f"{source.name}: the weights are not numbers; give one number per row",
             parameter="sample_weight",
             agent=source.agent,
         ) from None
     if weights.ndim != 1 or (source.n is not None and weights.size != source.n):
-        rows = "its" if source.n is None else source.n
+        rows = "" if source.n is None else f" for {source.n} rows"
         raise DataError(
-            f"{source.name}: weights have shape {weights.shape} for {rows} rows; give one number per row",
+            f"{source.name}: the weights have shape {weights.shape}{rows}; give one number per row",
             parameter="sample_weight",
             agent=source.agent,
             value=weights.shape,
@@ -103,10 +104,10 @@ def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
     if bad.size:
         row = int(bad[0])
-        where, advice = f"{source.name}: the weight of row {row} is", "weights must be finite and not negative"
+        where, advice = f"{source.name}: the weight of row {row} is", "give weights that are finite and not negative"
         raise DataError(
             f"{where} {weights[row]}; {advice}",
-            discreet=f"{where} negative or not finite; {advice}",
+            redacted=f"{where} negative or not finite; {advice}",
             parameter="sample_weight",
             agent=source.agent,
             row=row,

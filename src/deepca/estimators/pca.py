@@ -85,7 +85,7 @@ class DecentralizedPCA(Projection, Fitting):
     mean_ : ndarray of shape (n_features_in_,)
         Mean of each column over all agents.
     scale_ : ndarray of shape (n_features_in_,) or None
-        Standard deviations if ``scale=True``.
+        Standard deviations by which columns are divided; None unless ``scale=True``.
     noise_variance_ : float
         Noise variance of the probabilistic PCA model.
     n_components_ : int
@@ -95,9 +95,10 @@ class DecentralizedPCA(Projection, Fitting):
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Column names, if all of them are strings.
     n_samples_ : int
-        Number of rows of all agents.
+        Number of rows of all agents, each counted as often as its weight says.
     n_samples_seen_ : int
-        Number of rows over all calls of ``partial_fit``; their current total weight is ``model_.weight``.
+        Number of rows with a nonzero weight in the last ``fit`` and all later calls of ``partial_fit``; the sum of
+        their current weights is ``model_.weight``.
     n_iter_ : int
         Number of iterations of the last run.
     result_ : Result
@@ -200,13 +201,13 @@ class DecentralizedPCA(Projection, Fitting):
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.raise_on_all_ranks():
-                sources, topology, shares = self._allocated(X, agents, sample_weight, seed, engine.ranks)
-            check_same_on_all_ranks(engine, sources, shares)
-            each = engine.shares(len(sources))
-            own = engine.local_part(each)
+                sources, topology, weights = self._allocated(X, agents, sample_weight, seed, engine.ranks)
+            check_same_on_all_ranks(engine, sources, weights)
+            each = engine.agents_per_rank(len(sources))
+            local = engine.local_part(each)
             names = [source.name for source in sources]
-            weights = None if shares is None else shares[own]
-            self._fit_sources(engine, each, names, sources[own], topology, weights, seed)
+            local_weights = None if weights is None else weights[local]
+            self._fit_sources(engine, each, names, sources[local], topology, local_weights, seed)
         warn_unless_ok(self.result_.status)
         return self
 
@@ -225,7 +226,7 @@ class DecentralizedPCA(Projection, Fitting):
         y : Ignored
             Not used, present for consistency with scikit-learn.
         sample_weight : sequence of array-like, optional
-            Weights of the rows, one array per agent; a single array if ``Xs`` is one.
+            Weights of the rows, one array per agent; a single array if ``Xs`` is a single array.
 
         Returns
         -------
@@ -271,12 +272,12 @@ class DecentralizedPCA(Projection, Fitting):
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.raise_on_all_ranks():
-                names, sources, shares = self._allocated_more(X, agents, sample_weight, seed, engine.ranks, before)
-            check_same_on_all_ranks(engine, [source for source in sources if source is not None], shares)
-            each = engine.shares(len(names)) if before is None else engine.gather_counts(len(before.moments))
-            own = engine.local_part(each)
-            weights = None if shares is None else shares[own]
-            self._extend_fit(engine, each, names, sources[own], weights, seed, before)
+                names, sources, weights = self._allocated_more(X, agents, sample_weight, seed, engine.ranks, before)
+            check_same_on_all_ranks(engine, [source for source in sources if source is not None], weights)
+            each = engine.agents_per_rank(len(names)) if before is None else engine.gather_counts(len(before.moments))
+            local = engine.local_part(each)
+            local_weights = None if weights is None else weights[local]
+            self._extend_fit(engine, each, names, sources[local], local_weights, seed, before)
         warn_unless_ok(self.result_.status)
         return self
 

@@ -1,4 +1,7 @@
-"""Methods of a fitted PCA: transformation, likelihood and conversion to scikit-learn. Needs the ``sklearn`` extra."""
+"""Methods of a fitted PCA: transformation, likelihood and conversion to scikit-learn.
+
+They need the ``sklearn`` extra.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,12 @@ class Projection(RowTransformer):
         Returns
         -------
         sklearn.decomposition.PCA
-            The fitted estimator. With ``scale=True`` an error is raised, since PCA cannot scale columns.
+            The fitted estimator.
+
+        Raises
+        ------
+        InvalidInput
+            If the model scales columns, which a PCA alone cannot do.
         """
         check_is_fitted(self)
         return self._current().to_sklearn()
@@ -142,5 +150,5 @@ class Projection(RowTransformer):
         return self._current().to_sklearn_pipeline()
 
     def _pca(self) -> PCA:
-        """Return the PCA of scikit-learn for the (scaled) data."""
+        """Return a fitted PCA of scikit-learn for data that are already scaled, if the model scales columns."""
         return self._current().to_sklearn_pipeline()[-1]

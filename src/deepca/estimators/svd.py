@@ -71,8 +71,8 @@ class DecentralizedSVD(RowTransformer):
     components_by_agent_ : list of ndarray of shape (n_components, d_j)
         With distributed columns: right singular vectors of the columns of each agent.
     reconstruction_error_ : float
-        ``‖X − X̂‖_F`` of the whole matrix, summed over the agents.
-    reconstruction_errors_ : ndarray of shape (n_agents,)
+        ``‖X − X̂‖_F`` of the whole matrix, combined from the errors of the agents' parts.
+    reconstruction_errors_ : tuple of float
         Reconstruction error of each agent's part.
     best_error_ : float
         ``√(‖X‖_F² − Σ σ_i²)``, the smallest error possible with ``n_components``.
@@ -98,10 +98,10 @@ class DecentralizedSVD(RowTransformer):
 
     Notes
     -----
-    With distributed rows every agent learns the components, and the left vectors of its rows stay with it. With
-    distributed columns every agent holds some features of all samples and sends ``n × k`` numbers at a time; it *learns
-    the left vectors*, that is, the scores of all samples, and the entries of the components for its features stay with
-    it.
+    With distributed rows, every agent learns the components, and its rows of the left vectors never leave it. With
+    distributed columns, every agent holds some features of all samples and sends ``n × k`` numbers at a time. It
+    *learns the left vectors*, that is, the scores of all samples (up to the singular values), and its entries of the
+    components never leave it.
 
     Examples
     --------
@@ -154,19 +154,40 @@ class DecentralizedSVD(RowTransformer):
         y : Ignored
             Not used, present for consistency with scikit-learn.
         agents : array-like, optional
-            Label of the agent that holds each row (or column). By default they are partitioned into equal blocks.
+            Label of the agent that holds each row (or column). By default the rows (or columns) are partitioned into
+            equal blocks.
 
         Returns
         -------
         self : object
             The fitted estimator.
+
+        Raises
+        ------
+        GapError
+            If singular values ``n_components`` and the next one are equal, so that the vectors are not unique.
         """
         self._fit_whole(X, agents)
         warn_unless_ok(self.result_.status)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, agents: Any = None) -> npt.NDArray[Any]:
-        """Fit the model and return the scores ``X V`` of the rows, ``(n, k)``."""
+        """Fit the model and return the scores ``X V`` of the rows.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
+            The whole matrix.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        agents : array-like, optional
+            Label of the agent that holds each row (or column), as for :meth:`fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            The scores.
+        """
         validated = self._fit_whole(X, agents)
         warn_unless_ok(self.result_.status)
         return cast("npt.NDArray[Any]", safe_sparse_dot(validated, self.components_.T))
@@ -186,12 +207,17 @@ class DecentralizedSVD(RowTransformer):
         -------
         self : object
             The fitted estimator.
+
+        Raises
+        ------
+        GapError
+            If singular values ``n_components`` and the next one are equal, so that the vectors are not unique.
         """
         self._check_partition()
         sources = [as_source(X, f"agent {j}", agent=j) for j, X in enumerate(Xs)]
         m = len(sources)
         if not m:
-            raise DataError("no agents; give one block per agent", parameter="Xs", value=())
+            raise DataError("Xs is empty; give one block per agent", parameter="Xs", value=())
         self._check_agents(m, f"blocks of {m} agents were given")
         seed = self._seed()
         self._fit_sources(sources, self._topology(m, most=m, seed=seed), seed)
@@ -203,7 +229,7 @@ class DecentralizedSVD(RowTransformer):
         check("partition", self.partition, OneOf("rows", "columns"))
 
     def _fit_whole(self, X: Any, agents: Any) -> Any:
-        """Distribute the matrix, fit it, and return it as validated."""
+        """Distribute the matrix over agents, fit the model, and return the validated matrix."""
         self._check_partition()
         X, _ = self._validated(X, ensure_min_features=2)
         by_rows, seed = self.partition == "rows", self._seed()
@@ -238,21 +264,21 @@ class DecentralizedSVD(RowTransformer):
         """Set the fitted attributes."""
         for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # left by a previous fit
             self.__dict__.pop(name, None)
-        own = [part.astype(dtype) for part in found.own]
-        common = found.common.astype(dtype)
+        local = [part.astype(dtype) for part in found.local_vectors]
+        shared = found.shared_vectors.astype(dtype)
         if found.partition == "rows":
-            self.components_, self.left_ = np.ascontiguousarray(common.T), own
+            self.components_, self.left_ = np.ascontiguousarray(shared.T), local
         else:
-            parts = [np.ascontiguousarray(part.T) for part in own]
-            self.left_singular_vectors_, self.components_by_agent_ = common, parts
+            parts = [np.ascontiguousarray(part.T) for part in local]
+            self.left_singular_vectors_, self.components_by_agent_ = shared, parts
             joined = np.hstack(parts)
             self.components_ = joined if columns is None else joined[:, np.argsort(np.concatenate(columns))]
         self.singular_values_ = found.values.astype(dtype)
         self.explained_variance_ = found.explained_variance.astype(dtype)
-        whole = found.total_variance
-        self.explained_variance_ratio_ = (found.explained_variance / whole if whole else found.values * 0).astype(dtype)
+        total = found.total_variance
+        self.explained_variance_ratio_ = (found.explained_variance / total if total else found.values * 0).astype(dtype)
         self.reconstruction_error_, self.best_error_ = found.error, found.best_error
-        self.reconstruction_errors_ = found.own_errors
+        self.reconstruction_errors_ = found.local_errors
         self.result_, self.certificate_, self.traffic_ = found, found.certificate, found.traffic
         self.n_iter_ = max(found.iterations, 1)
 

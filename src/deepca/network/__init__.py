@@ -2,8 +2,8 @@
 
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.base import Network
-from deepca.network.reductions import Pending
+from deepca.network.reductions import PendingReduction
 from deepca.network.simulated import SimulatedNetwork
 from deepca.network.traffic import Traffic
 
-__all__ = ["AgentNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "run_agents"]
+__all__ = ["AgentNetwork", "Network", "PendingReduction", "SimulatedNetwork", "Traffic", "run_agents"]

@@ -15,10 +15,10 @@ from scipy import sparse
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
-from deepca.network.arrivals import SAME_SETTINGS, Part, fault_in, is_finite
+from deepca.network.arrivals import SAME_SETTINGS, ExpectedPart, describe_fault, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
-from deepca.network.reductions import Op, Pending, neutral, reducer
+from deepca.network.reductions import Op, PendingReduction, neutral, reducer
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology
@@ -28,12 +28,12 @@ __all__ = ["AgentNetwork", "run_agents"]
 T = TypeVar("T")
 _BOTH_INFINITIES = (-np.inf, np.inf)
 _POLL_SECONDS = 0.5  # between checks of running agents: a Ctrl-C may not interrupt an unlimited wait
-_INTERRUPT_SECONDS = 5.0  # granted to agents to stop after a Ctrl-C
+_INTERRUPT_SECONDS = 5.0  # time that agents have to stop after a Ctrl-C
 _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
 
 
 class AgentNetwork(Network):
-    """Network of a single agent, which knows its row of 𝐋; arrays are ``(d, k)``.
+    """The network as one agent sees it: the agent knows its own row of 𝐋, and arrays are ``(d, k)``.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ class AgentNetwork(Network):
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Exchange x with the neighbours and average; inside :meth:`following`, check the known entry."""
+        """Exchange x with the neighbours and average; inside :meth:`verifying_sums`, check the known entry."""
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
         parts = self._parts if self._sweeping else ()
-        riding = weights is None or self._sweeping
+        with_pending = weights is None or self._sweeping
         known = self._known_entries if self._sweeping and weights is not None else None
         unit = self._count_unit(own)
-        received = self._exchange_array(_frozen_copy(x), links, riding=riding, parts=parts, unit=unit)
+        received = self._exchange_array(_frozen_copy(x), links, with_pending=with_pending, parts=parts, unit=unit)
         for source, payload in received.items():
             if known is not None:
                 self._check_known(source, float(payload.ravel()[self._known_at]), float(known[source]))
@@ -81,7 +81,7 @@ class AgentNetwork(Network):
         if known is not None and weights is not None:
             self._known_entries = np.asarray(weights @ known, dtype=np.float64)
         if weights is None:
-            self._ride(1)
+            self._advance_pending(1)
         return y
 
     def _count_unit(self, own: float) -> float:
@@ -97,19 +97,19 @@ class AgentNetwork(Network):
         first, y = self._round, x
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
             other = int(pairs[n].sum()) - self.agent
-            self._round = first + int(n)  # the same tag at both ends, however many met before
+            self._round = first + int(n)  # the same tag at both ends, whatever pairs came before
             links = (0.5, {other: 0.5}, (other,))
-            [payload] = self._exchange_array(_frozen_copy(y), links, riding=False, counted=False).values()
+            [payload] = self._exchange_array(_frozen_copy(y), links, with_pending=False, counted=False).values()
             y = (y + payload) * 0.5
         self._round = first + len(pairs)
-        self._have_met(pairs, rounds, x.nbytes)
+        self._count_pairs(pairs, rounds, x.nbytes)
         return y
 
     def collect(self, x: Array, /) -> Array:
         """Return the values of the neighbours, which may be infinite."""
         beside = self.neighbors
-        received = self._exchange_array(_frozen_copy(x), self._links, riding=True, infinities=_BOTH_INFINITIES)
-        self._ride(1)
+        received = self._exchange_array(_frozen_copy(x), self._links, with_pending=True, infinities=_BOTH_INFINITIES)
+        self._advance_pending(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
     def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -118,8 +118,8 @@ class AgentNetwork(Network):
         before = Copies.continued(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
         message.flags.writeable = False
-        received = self._exchange_array(message, self._links, riding=True)
-        self._ride(1)
+        received = self._exchange_array(message, self._links, with_pending=True)
+        self._advance_pending(1)
         own = before.own + decode(message, x.shape)
         others = tuple(
             known + decode(received[source], x.shape) for source, known in zip(incoming, before.others, strict=True)
@@ -147,12 +147,12 @@ class AgentNetwork(Network):
                 value = combine(value, message.riders[0])
         return value
 
-    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+    def reduce_later(self, x: Array, op: Op, /) -> PendingReduction:
         """Attach the value to the next gossip messages."""
         reducer(op)
-        pending = Pending(np.array(x, dtype=np.float64), op, self._flood_rounds())
+        pending = PendingReduction(np.array(x, dtype=np.float64), op, self._flood_rounds())
         if not pending.ready:
-            self._riding.append(pending)
+            self._pending.append(pending)
         return pending
 
     def _now(self) -> _Links:
@@ -167,10 +167,10 @@ class AgentNetwork(Network):
         payload: npt.NDArray[Any],
         links: _Links,
         *,
-        riding: bool,
+        with_pending: bool,
         counted: bool = True,
         infinities: tuple[float, ...] = (),
-        parts: tuple[Part, ...] = (),
+        parts: tuple[ExpectedPart, ...] = (),
         unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
         """Exchange one array along the links, and return the arrays of the neighbours.
@@ -181,15 +181,15 @@ class AgentNetwork(Network):
             The array to send.
         links : tuple
             Own weight, weight by source, receivers.
-        riding : bool
+        with_pending : bool
             Whether pending values ride along.
         counted : bool
             Whether to count the exchange as a round of traffic.
         infinities, parts, unit
-            What to expect of the received arrays, as in :func:`~deepca.network.arrivals.fault_in`.
+            What to expect of the received arrays, as in :func:`~deepca.network.arrivals.describe_fault`.
         """
         _, incoming, receivers = links
-        carried = list(self._riding) if riding else []
+        carried = list(self._pending) if with_pending else []
         riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
         if receivers and not infinities and not is_finite(payload):
             raise self._overflow(payload)
@@ -201,7 +201,7 @@ class AgentNetwork(Network):
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
-            if fault := fault_in(message.payload, payload, parts, unit=unit, infinities=infinities):
+            if fault := describe_fault(message.payload, payload, parts, unit=unit, infinities=infinities):
                 self._blame(source, fault)
             self._check_riders(source, message, riders, ops)
             if message.payload is not None:
@@ -216,12 +216,12 @@ class AgentNetwork(Network):
         if len(message.riders) != len(riders):
             self._blame(source, f"{len(message.riders)} values to agree on instead of {len(riders)}{SAME_SETTINGS}")
         for value, own, op in zip(message.riders, riders, ops, strict=True):
-            if fault := _rider_fault(value, own, op):
+            if fault := _describe_pending_fault(value, own, op):
                 self._blame(source, fault)
 
     def _check_known(self, source: int, got: float, due: float) -> None:
         if not abs(got - due) <= 1e-9 * max(abs(due), 1.0):
-            self._blame(source, f"{got:.6g} as a sum of known numbers, which is {due:.6g}")
+            self._blame(source, f"{got:.6g} where the sum of numbers known to all agents is {due:.6g}")
 
     def _blame(self, source: int, what: str) -> NoReturn:
         raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
@@ -239,7 +239,7 @@ class AgentNetwork(Network):
     def _check_own(self, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
         """Raise NotFiniteError if a local pending value is not finite; only the neutral infinity may be sent."""
         for rider, op in zip(riders, ops, strict=True):
-            if _rider_fault(rider, rider, op):
+            if _describe_pending_fault(rider, rider, op):
                 raise self._overflow(np.where(rider == neutral(op), 0.0, rider))
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
@@ -291,7 +291,8 @@ def run_agents(
     Raises
     ------
     BaseException
-        As the first failing agent did, with its index as a note. The other agents are stopped at once.
+        The error of the first agent that failed, with the index of the agent as a note. The other agents are stopped
+        at once.
 
     Examples
     --------
@@ -322,11 +323,13 @@ def run_agents(
     with one_blas_thread():
         _run_threads(threads, ended, shared)
     if errors:
-        # prefer the cause to the errors of agents that it stopped
-        raise next(
-            (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
-        )
+        raise _first_cause(list(errors.values()))
     return [results[j] for j in range(topology.n_agents)]
+
+
+def _first_cause(errors: list[BaseException]) -> BaseException:
+    """Return the first error that is not merely the effect of another agent's failure; if all are, the first error."""
+    return next((error for error in errors if not isinstance(error, PeerFailed)), errors[0])
 
 
 def _run_threads(threads: list[threading.Thread], ended: queue.SimpleQueue[int], hub: MemoryHub) -> None:
@@ -361,9 +364,9 @@ def _frozen_copy(x: Array) -> Array:
     return copy
 
 
-def _rider_fault(value: Array, own: Array, op: Op) -> str:
+def _describe_pending_fault(value: Array, own: Array, op: Op) -> str:
     """Describe what is wrong with a pending value; the only infinity allowed is the neutral one."""
-    return fault_in(value, own, (Part("values to agree on", own.size),), infinities=(neutral(op),))
+    return describe_fault(value, own, (ExpectedPart("values to agree on", own.size),), infinities=(neutral(op),))
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["MAX_COUNT", "SAME_SETTINGS", "Part", "describe", "fault_in", "is_finite"]
+__all__ = ["MAX_COUNT", "SAME_SETTINGS", "ExpectedPart", "describe", "describe_fault", "is_finite"]
 
 MAX_COUNT = 1 << 53
 """Largest count: float64 represents every integer up to it."""
@@ -24,7 +24,7 @@ SAME_SETTINGS = " (all agents need the same columns, components, rounds, message
 
 
 @dataclass(frozen=True)
-class Part:
+class ExpectedPart:
     """Consecutive entries of an array, and what is known about them.
 
     Parameters
@@ -51,10 +51,10 @@ class Part:
     zero: bool = False
 
 
-def fault_in(
+def describe_fault(
     got: npt.NDArray[Any] | None,
     like: npt.NDArray[Any] | None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[ExpectedPart] = (),
     *,
     unit: float = 1.0,
     infinities: tuple[float, ...] = (),
@@ -67,7 +67,7 @@ def fault_in(
         The array received.
     like : ndarray or None
         The array that this agent sent in the same exchange; shape and dtype must be the same.
-    parts : sequence of Part
+    parts : sequence of ExpectedPart
         What is known about the entries; entries beyond the last part may be any finite numbers.
     unit : float
         Unit of which counts are integer multiples.
@@ -79,11 +79,11 @@ def fault_in(
     if got.shape != like.shape or got.dtype != like.dtype:
         return f"{describe(got)} instead of {describe(like)}{SAME_SETTINGS}"
     if is_finite(got):
-        return _fault_in_parts(got, parts, unit)
+        return _describe_part_fault(got, parts, unit)
     flat = got.ravel()
     wrong = np.flatnonzero(~(np.isfinite(flat) | np.isin(flat, infinities)))
     if not wrong.size:
-        return _fault_in_parts(got, parts, unit)
+        return _describe_part_fault(got, parts, unit)
     at = int(wrong[0])
     return f"{'NaN' if np.isnan(flat[at]) else 'infinity'} in its {_part_name(parts, at)}"
 
@@ -94,7 +94,7 @@ def is_finite(array: npt.NDArray[Any]) -> bool:
         return math.isfinite(float(array.sum(dtype=np.float64))) or bool(np.isfinite(array).all())
 
 
-def _fault_in_parts(got: Array, parts: Sequence[Part], unit: float) -> str:
+def _describe_part_fault(got: Array, parts: Sequence[ExpectedPart], unit: float) -> str:
     flat, at = got.ravel(), 0
     for part in parts:
         values, before = flat[at : at + part.size], flat[max(at - part.size, 0) : at]
@@ -114,7 +114,7 @@ def _fault_in_parts(got: Array, parts: Sequence[Part], unit: float) -> str:
     return ""
 
 
-def _part_name(parts: Sequence[Part], at: int) -> str:
+def _part_name(parts: Sequence[ExpectedPart], at: int) -> str:
     for part in parts:
         if at < part.size:
             return part.name

@@ -11,14 +11,17 @@ from deepca._util.floats import LARGEST
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.network.exchanges import Exchanges
-from deepca.network.protocols import Averaging, LinearMixer, Pairs, Position
+from deepca.network.protocols import LinearMixer, MixerNetwork, Pairs, Position
 from deepca.network.reductions import neutral
 from deepca.network.sweeps import Tree, sweeps
 
-__all__ = ["Averaging", "LinearMixer", "Network", "Pairs", "Position"]
+__all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
 
 
 @renamed_attributes(
+    leads="is_leader_local",
+    total_mean="allreduce_mean",
+    following="verifying_sums",
     moment="position",
     at="phase_and_iteration",
     beside="neighbors",
@@ -51,7 +54,7 @@ class Network(Exchanges):
     reliable : bool
         Whether every message is certain to arrive, so that exact averages may depend on each of them.
     collective : bool
-        Whether exact averages use a collective operation (:meth:`total_mean`) instead of a tree of messages.
+        Whether exact averages use a collective operation (:meth:`allreduce_mean`) instead of a tree of messages.
     full_rounds, sweeps : int
         Number of rounds so far that used every edge, and of exact averages. Pending values ride along with both.
     """
@@ -150,16 +153,16 @@ class Network(Exchanges):
             The leader's ``derive(mean)``.
         """
         if self.collective:
-            mean = self.unbatched(self.total_mean(x))
-            both = self.from_leader(np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)]))
-            self._swept(list(self._riding))
+            mean = self.unbatched(self.allreduce_mean(x))
+            both = self.from_leader(np.concatenate([mean, derive(mean) if self.is_leader_local else np.zeros(size)]))
+            self._complete_pending(list(self._pending))
             return both[: mean.size], both[mean.size :]
-        riding, self._sweeping = list(self._riding), True
+        pending, self._sweeping = list(self._pending), True
         try:
             found = self.sum_along(sweeps(self.topology), self.leader, x, derive, size)
         finally:
             self._sweeping = False
-        self._swept(riding)
+        self._complete_pending(pending)
         return found
 
     def sum_along(
@@ -227,12 +230,12 @@ class Network(Exchanges):
         """
         if not mixer.reaches_all:
             return mixer.run(self, x, K)
-        riding, self._sweeping = list(self._riding), True
+        pending, self._sweeping = list(self._pending), True
         try:
             x = mixer.run(self, x, K)
         finally:
             self._sweeping = False
-        self._swept(riding)
+        self._complete_pending(pending)
         return x
 
 

@@ -21,7 +21,7 @@ from deepca.operators.linalg import frobenius
 from deepca.topology.spectra import MAX_PORTABLE_AGENTS
 
 __all__ = [
-    "SEMIORTHOGONALITY",
+    "SEMIORTHOGONALITY_TOLERANCE",
     "check_basis",
     "check_bound",
     "check_close",
@@ -33,7 +33,7 @@ __all__ = [
     "unpacked",
 ]
 
-SEMIORTHOGONALITY = 1e-10
+SEMIORTHOGONALITY_TOLERANCE = 1e-10
 """Largest harmless departure from orthogonality: with √eps, Ritz values of block Lanczos are accurate to rounding."""
 
 
@@ -58,13 +58,13 @@ def checked_count(sender: int, what: str, value: Array | float, most: int) -> in
 
 def check_small(network: Network, what: str, departure: float, allowed: float) -> None:
     """Raise Contradiction if the departure of received numbers is more than allowed; the leader checks nothing."""
-    if not network.leads and not departure <= allowed + SMALLEST:
+    if not network.is_leader_local and not departure <= allowed + SMALLEST:
         raise Contradiction.off_by(network.leader, what, departure, allowed)
 
 
 def check_close(network: Network, what: str, received: Array | float, own: Array | float, allowed: float) -> None:
     """Raise Contradiction if received numbers differ by more than allowed from those computed locally."""
-    if not network.leads:
+    if not network.is_leader_local:
         check_small(network, what, float(np.abs(np.asarray(received) - np.asarray(own)).max(initial=0.0)), allowed)
 
 
@@ -83,7 +83,7 @@ def share_spectrum(network: Network) -> None:
         return
     own = topology.spectrum
     received = network.from_leader(own)
-    check_close(network, "eigenvalues of the gossip matrix", received, own, SEMIORTHOGONALITY)
+    check_close(network, "eigenvalues of the gossip matrix", received, own, SEMIORTHOGONALITY_TOLERANCE)
     network.take_spectrum(received)
 
 
@@ -106,12 +106,12 @@ def check_bound(
     what : str
         Name of the bound for the message.
     """
-    if network.leads or received == math.inf:
+    if network.is_leader_local or received == math.inf:
         return
     unit = max(size, SMALLEST)
     top, bottom = (value / unit for value in values)
     reach = min(own / unit - top, 1e3 * (top - bottom))
-    check_small(network, what, 0.5 * reach - (received / unit - top), SEMIORTHOGONALITY)
+    check_small(network, what, 0.5 * reach - (received / unit - top), SEMIORTHOGONALITY_TOLERANCE)
 
 
 def check_basis(
@@ -134,11 +134,11 @@ def check_basis(
     beyond : float
         Largest residual.
     """
-    if network.leads:
+    if network.is_leader_local:
         return
-    check_small(network, what, _largest(P.T @ P - np.eye(P.shape[1])), SEMIORTHOGONALITY)
+    check_small(network, what, _largest(P.T @ P - np.eye(P.shape[1])), SEMIORTHOGONALITY_TOLERANCE)
     for Q in without:
-        check_small(network, what, _largest(Q.T @ P), SEMIORTHOGONALITY)
+        check_small(network, what, _largest(Q.T @ P), SEMIORTHOGONALITY_TOLERANCE)
     if contains is not None:
         check_small(network, what, float(frobenius(contains - P @ (P.T @ contains))), beyond)
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.errors import MixingError
 from deepca.topology.graph import Topology
@@ -47,7 +48,7 @@ Code = Literal["float32", "float16"]
 REFRESH_INTERVAL = 64
 """Number of iterations after which a float64 message renews the copies."""
 _SCALED_EXPONENT = 15  # columns are scaled below 2¹⁵, since float16 overflows at 2¹⁶
-_MIN_EXPONENT = -1000  # so that 2^−E is a float64 as well
+_MIN_EXPONENT = -1000  # smallest exponent E, so that 2^−E is a float64 as well
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class Copies:
         return cls(nothing, (nothing,) * neighbors, graph)
 
 
+@renamed_attributes(total_mean="allreduce_mean")
 @dataclass
 class CompressedAveraging:
-    """Network with compressed messages, as mixers see it (:class:`deepca.network.protocols.Averaging`).
+    """Network with compressed messages, as mixers see it (:class:`deepca.network.protocols.MixerNetwork`).
 
     Parameters
     ----------
@@ -132,9 +134,9 @@ class CompressedAveraging:
         """Average pairs with uncompressed messages."""
         return self.network.average_pairs(x, pairs, rounds)
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Compute the mean with the network's collective operation."""
-        return self.network.total_mean(x)
+        return self.network.allreduce_mean(x)
 
 
 def encode(x: Array, code: Messages, batch: int) -> npt.NDArray[Any]:

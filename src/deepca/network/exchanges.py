@@ -14,18 +14,18 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array, Csr
 from deepca.errors import EpochChanged, MixingError, TopologyError
-from deepca.network.arrivals import Part
+from deepca.network.arrivals import ExpectedPart
 from deepca.network.compression import Code, Copies, graph_digest
 from deepca.network.protocols import Pairs, Position
-from deepca.network.reductions import Op, Pending
+from deepca.network.reductions import Op, PendingReduction
 from deepca.network.sweeps import check_weights
 from deepca.network.traffic import Accounting
 from deepca.topology.graph import Topology
 
 __all__ = ["Exchanges"]
 
-_ROUNDS_PER_EPOCH = 1 << 32  # more than any epoch has, so that round numbers of different epochs do not overlap
-_CACHED_WEIGHTS = 256  # weight matrices of single rounds that are kept
+_ROUNDS_PER_EPOCH = 1 << 32  # more rounds than any epoch has, so that round numbers of different epochs do not overlap
+_CACHED_WEIGHTS = 256  # maximum number of cached weight matrices that replace 𝐋 in single rounds
 
 
 class Exchanges(Accounting, ABC):
@@ -41,7 +41,7 @@ class Exchanges(Accounting, ABC):
         self._phase, self._t, self._round = "step", 0, 0
         self._announced = 0
         self._sweeping = False
-        self._parts: tuple[Part, ...] = ()
+        self._parts: tuple[ExpectedPart, ...] = ()
         self._known_entries: Array | None = None
         self._known_at = 0
         self._weights: dict[int, tuple[Csr, Any]] = {}
@@ -69,7 +69,7 @@ class Exchanges(Accounting, ABC):
     @property
     def position(self) -> Position:
         """Current position in the run, equal at all agents and the same again when a step is retried."""
-        return self.epoch, crc32(self._phase.encode()), self._t, self._met
+        return self.epoch, crc32(self._phase.encode()), self._t, self._pairs_averaged
 
     @property
     def phase_and_iteration(self) -> tuple[str, int]:
@@ -82,7 +82,7 @@ class Exchanges(Accounting, ABC):
         return self.topology.center if self.topology.fully_known and not self.topology.time_varying else 0
 
     @property
-    def leads(self) -> bool:
+    def is_leader_local(self) -> bool:
         """True if the leader is local; if not, its numbers are received and should be checked."""
         return bool((self.local == self.leader).any())
 
@@ -112,29 +112,31 @@ class Exchanges(Accounting, ABC):
             Purpose of the exchanges (a step, a restart, a mean, …), to distinguish those of one iteration.
         """
         if epoch != self.epoch:
-            self._riding.clear()
+            self._pending.clear()
             self.next_round = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
-        self.epoch, self._phase, self._t, self._round, self._met = epoch, phase, t, 0, 0
+        self.epoch, self._phase, self._t, self._round, self._pairs_averaged = epoch, phase, t, 0, 0
         self._parts = ()
         self._announced = max(self._announced, epoch)
 
-    def expect(self, *parts: Part) -> None:
+    def expect(self, *parts: ExpectedPart) -> None:
         """Declare what the arrays of exact averages contain, until the next :meth:`begin`.
 
-        Agents in separate processes check received arrays against it, and name a neighbour whose array does not match.
+        Agents in separate processes check received arrays against this declaration, and raise BadArray with the index
+        of the neighbour if an array does not match.
 
         Parameters
         ----------
-        *parts : Part
+        *parts : ExpectedPart
             Consecutive parts of the arrays.
         """
         self._parts = parts
 
     @contextmanager
-    def following(self, known: Array, at: int, /) -> Iterator[None]:
+    def verifying_sums(self, known: Array, at: int, /) -> Iterator[None]:
         """Verify exact averages with one entry of the arrays, which is known to all agents in advance.
 
-        Every agent computes how this entry should change from round to round, so a neighbour that alters sums is named.
+        Every agent computes how this entry should change from round to round. If the entry received from a neighbour
+        differs, BadArray is raised with the index of that neighbour.
 
         Parameters
         ----------
@@ -182,6 +184,13 @@ class Exchanges(Accounting, ABC):
         -------
         ndarray of shape (*B, …)
             The averages.
+
+        Raises
+        ------
+        EpochChanged
+            If a new epoch was announced.
+        TopologyError
+            If `weights` have the wrong shape, or a nonzero entry that is neither on an edge nor on the diagonal.
         """
 
     @abstractmethod
@@ -219,7 +228,12 @@ class Exchanges(Accounting, ABC):
         Returns
         -------
         ndarray of shape (*B, slots, …)
-            In the order of :attr:`beside`, with zeros in unused slots.
+            In the order of :attr:`neighbors`, with zeros in unused slots.
+
+        Raises
+        ------
+        TopologyError
+            If the graph is directed or time-varying.
         """
 
     @abstractmethod
@@ -250,8 +264,8 @@ class Exchanges(Accounting, ABC):
     def reduce(self, x: Array, op: Op, /) -> Array:
         """Compute the minimum or maximum over all agents immediately, by flooding in control rounds of its own.
 
-        Between separate processes, the infinity that would decide the result (+∞ for a maximum) is rejected and its
-        sender named.
+        Between separate processes, the infinity that would decide the result (+∞ for a maximum) is rejected: BadArray
+        is raised with the index of its sender.
 
         Parameters
         ----------
@@ -264,10 +278,15 @@ class Exchanges(Accounting, ABC):
         -------
         ndarray of shape (…)
             The result, identical at all agents.
+
+        Raises
+        ------
+        ParameterError
+            If `op` is neither "min" nor "max".
         """
 
     @abstractmethod
-    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+    def reduce_later(self, x: Array, op: Op, /) -> PendingReduction:
         """Start a reduction whose values ride along with the next gossip rounds, without extra rounds.
 
         Parameters
@@ -279,11 +298,16 @@ class Exchanges(Accounting, ABC):
 
         Returns
         -------
-        Pending
+        PendingReduction
             The value, which is final once it is ready.
+
+        Raises
+        ------
+        ParameterError
+            If `op` is neither "min" nor "max".
         """
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Compute the mean over all agents with one collective operation of the machine.
 
         Only engines on one machine or cluster provide it; separate sites cannot.
@@ -297,6 +321,11 @@ class Exchanges(Accounting, ABC):
         -------
         ndarray of shape (*B, …)
             The mean, at every local agent.
+
+        Raises
+        ------
+        MixingError
+            If the engine has no collective operation.
         """
         raise MixingError(
             f"{type(self).__name__} has no collective operation: its agents exchange messages with neighbours only; "

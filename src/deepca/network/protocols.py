@@ -10,7 +10,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array, Csr
 from deepca.topology.graph import Topology
 
-__all__ = ["Averaging", "LinearMixer", "Pairs", "Position"]
+__all__ = ["LinearMixer", "MixerNetwork", "Pairs", "Position"]
 
 Position = tuple[int, int, int, int]
 """Position in a run, equal at all agents: epoch, checksum of the phase, iteration, pairs averaged since it began."""
@@ -18,7 +18,7 @@ Pairs = npt.NDArray[np.int64]
 """Pairs of agents that average with each other, ``(n, 2)``, in order."""
 
 
-class Averaging(Protocol):
+class MixerNetwork(Protocol):
     """The part of a network that a mixer uses; see :class:`deepca.network.Network`."""
 
     @property
@@ -39,7 +39,7 @@ class Averaging(Protocol):
         """Average pairs of neighbours, one pair after another."""
         ...
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Compute the mean over all agents with one collective operation."""
         ...
 
@@ -57,7 +57,7 @@ class LinearMixer(Protocol):
         """True if one run brings the values of every agent to every other agent."""
         ...
 
-    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+    def run(self, network: MixerNetwork, x: Array, K: int, /) -> Array:
         """Mix x in K rounds."""
         ...
 

@@ -9,12 +9,12 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca.errors import ParameterError
 
-__all__ = ["Op", "Pending", "neutral", "reducer"]
+__all__ = ["Op", "PendingReduction", "neutral", "reducer"]
 
 Op = Literal["min", "max"]
 
 
-class Pending:
+class PendingReduction:
     """Reduction in progress, whose values ride along with gossip messages.
 
     Parameters

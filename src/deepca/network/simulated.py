@@ -11,7 +11,7 @@ from scipy import sparse
 from deepca._util.typing import Array, Csr
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
-from deepca.network.reductions import Op, Pending, reducer
+from deepca.network.reductions import Op, PendingReduction, reducer
 from deepca.network.sweeps import sweeps
 from deepca.topology.graph import Topology
 
@@ -19,8 +19,8 @@ __all__ = ["SimulatedNetwork", "disjoint_groups"]
 
 _SPARSE_COST = 8  # dense multiply-adds that take as long as a sparse one (CSR times a tall block against dgemm)
 _MAX_DENSE_AGENTS = 2048  # a dense m × m matrix of this size takes 32 MB
-_CHEAP_COLLAPSE_AGENTS = 128  # up to which a matrix is worth computing even if its K does not recur
-_CACHED_MAPS = 8  # matrices kept, one for each mixer and K
+_CHEAP_COLLAPSE_AGENTS = 128  # largest m for which a matrix is worth computing even if its K does not recur
+_CACHED_MAPS = 8  # maximum number of matrices kept, one for each mixer and K
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Collapsed:
 
 
 class SimulatedNetwork(Network):
-    """Network of all agents in one process; arrays are ``(m, d, k)``.
+    """Simulation of all agents in one process, with arrays of shape ``(m, d, k)``.
 
     Parameters
     ----------
@@ -77,11 +77,12 @@ class SimulatedNetwork(Network):
         payload = x[0].nbytes
         if weights is None:
             matrix, messages = self._now()
-            self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes())
-            self._ride(1)
+            self._count(rounds=1, messages=messages, payload=payload, control=self._pending_bytes())
+            self._advance_pending(1)
             return _apply(matrix, x)
         matrix, messages = self._prepared(weights, _with_messages)
-        self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
+        control = self._pending_bytes() if self._sweeping else 0
+        self._count(rounds=1, messages=messages, payload=payload, control=control)
         return _apply(matrix, x)
 
     def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
@@ -90,15 +91,15 @@ class SimulatedNetwork(Network):
         y = x.copy(order="K")
         for one, other in disjoint_groups(pairs, self.n_agents):
             y[one] = y[other] = (y[one] + y[other]) * 0.5
-        self._have_met(pairs, rounds, x[0].nbytes)
+        self._count_pairs(pairs, rounds, x[0].nbytes)
         return y
 
     def collect(self, x: Array, /) -> Array:
         """Look up the values of the neighbours, and count what separate agents would send."""
         self._check_epoch()
         beside = self.neighbors
-        self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._riding_bytes())
-        self._ride(1)
+        self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._pending_bytes())
+        self._advance_pending(1)
         return np.where((beside >= 0).reshape(*beside.shape, *(1,) * (x.ndim - 1)), x[beside], 0.0)
 
     def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -106,13 +107,13 @@ class SimulatedNetwork(Network):
         self._check_epoch()
         before = Copies.continued(x, copies, 0, self._graph)
         messages = encode(x - before.own, code if before is copies else "float64", 1)
-        self._count(rounds=1, messages=self._messages, payload=messages[0].nbytes, control=self._riding_bytes())
-        self._ride(1)
+        self._count(rounds=1, messages=self._messages, payload=messages[0].nbytes, control=self._pending_bytes())
+        self._advance_pending(1)
         D = before.own + decode(messages, x.shape)
         relative = D - D[:1]  # leaves (𝐋 − I) D unchanged, and its rounding shrinks with the differences
         return x + (_apply(self._L, relative) - relative), Copies(D, graph=self._graph)
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Compute the mean, counted as the ``⌈log₂ m⌉`` pairwise rounds that m processes would make."""
         self._check_epoch()
         rounds = (self.n_agents - 1).bit_length()
@@ -125,11 +126,11 @@ class SimulatedNetwork(Network):
             return super().sweep(x, derive, size)
         self._check_epoch()
         up, down = sweeps(self.topology)
-        self._count_along(up, x[0].nbytes, riding=True)
+        self._count_along(up, x[0].nbytes, with_pending=True)
         mean = x.sum(axis=0) / self.n_agents
         derived = np.asarray(derive(mean), dtype=np.float64)
-        self._count_along(down, x[0].nbytes + derived.nbytes, riding=True)
-        self._swept(list(self._riding))
+        self._count_along(down, x[0].nbytes + derived.nbytes, with_pending=True)
+        self._complete_pending(list(self._pending))
         return mean + 0.0, derived + 0.0
 
     def broadcast(self, x: Array, /) -> Array:
@@ -137,7 +138,7 @@ class SimulatedNetwork(Network):
         if self._runs_every_round or not (self.reliable and self.topology.fully_known):
             return super().broadcast(x)
         self._check_epoch()
-        self._count_along(sweeps(self.topology)[1], x[0].nbytes, riding=False)
+        self._count_along(sweeps(self.topology)[1], x[0].nbytes, with_pending=False)
         return (
             np.asarray(x[self.leader], dtype=np.float64) + 0.0
         )  # without negative zeros, as separate agents receive it
@@ -147,9 +148,9 @@ class SimulatedNetwork(Network):
         """True if rounds may not be skipped, because a subclass observes messages or exact averages are collective."""
         return self.collective or type(self).mix is Network.mix
 
-    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, with_pending: bool) -> None:
         """Count the traffic of rounds with the given weights without running them."""
-        control = self._riding_bytes() if riding else 0
+        control = self._pending_bytes() if with_pending else 0
         for weights in rounds:
             _, messages = self._prepared(weights, _with_messages)
             self._count(rounds=1, messages=messages, payload=payload, control=control)
@@ -170,13 +171,13 @@ class SimulatedNetwork(Network):
         payload = x[0].nbytes
         self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
         if mixer.reaches_all:
-            self._count_riding(self._riding_bytes() * linear.messages)
-            self._swept(list(self._riding))
+            self._count_piggybacked(self._pending_bytes() * linear.messages)
+            self._complete_pending(list(self._pending))
             return _apply(linear.matrix, x)
         # a pending value rides on every message until it is complete
-        ridden = sum(p.value.nbytes * min(p.rounds_left, linear.full_rounds) for p in self._riding)
-        self._count_riding(ridden * self._messages)
-        self._ride(linear.full_rounds)
+        piggybacked = sum(p.value.nbytes * min(p.rounds_left, linear.full_rounds) for p in self._pending)
+        self._count_piggybacked(piggybacked * self._messages)
+        self._advance_pending(linear.full_rounds)
         return _apply(linear.matrix, x)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
@@ -188,12 +189,12 @@ class SimulatedNetwork(Network):
         self._count(control_rounds=rounds, messages=messages, control=np.asarray(value).nbytes)
         return np.asarray(value)
 
-    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+    def reduce_later(self, x: Array, op: Op, /) -> PendingReduction:
         """Reduce over the array; the value becomes ready when flooding would have completed it."""
         value = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
-        pending = Pending(value, op, self._flood_rounds())
+        pending = PendingReduction(value, op, self._flood_rounds())
         if not pending.ready:
-            self._riding.append(pending)
+            self._pending.append(pending)
         return pending
 
     def _now(self) -> tuple[Array | Csr, int]:
@@ -203,8 +204,8 @@ class SimulatedNetwork(Network):
         self.next_round += 1
         return self.topology.at(self.next_round - 1), self.topology.messages_at(self.next_round - 1)
 
-    def _riding_bytes(self) -> int:
-        return sum(pending.value.nbytes for pending in self._riding)
+    def _pending_bytes(self) -> int:
+        return sum(pending.value.nbytes for pending in self._pending)
 
     def _collapse(self, mixer: LinearMixer, K: int) -> _Collapsed:
         probe = SimulatedNetwork(self.topology)
@@ -220,10 +221,10 @@ def disjoint_groups(pairs: Pairs, m: int) -> list[Pairs]:
 
     The order matters only between pairs that share an agent, so the pairs of a group can be averaged at once.
     """
-    made, group = [0] * m, []
+    latest, group = [0] * m, []  # number of the group of each agent's latest pair, and of each pair
     for i, j in pairs.tolist():
-        made[i] = made[j] = max(made[i], made[j]) + 1
-        group.append(made[i])
+        latest[i] = latest[j] = max(latest[i], latest[j]) + 1
+        group.append(latest[i])
     order = np.argsort(group, kind="stable")
     return [part.T for part in np.split(pairs[order], np.cumsum(np.bincount(group, minlength=1)))[1:-1]]
 

@@ -17,12 +17,12 @@ __all__ = ["Tree", "check_weights", "round_between", "sweeps"]
 Tree = tuple[tuple[Csr, ...], tuple[Csr, ...]]
 """Weights of the rounds up a tree to its root, and of the rounds back down."""
 
-_CACHED_GRAPHS = 16  # graphs whose weights are kept
+_CACHED_GRAPHS = 16  # maximum number of graphs whose weights are cached
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)
 def sweeps(topology: Topology) -> Tree:
-    """Return the round weights along a tree with root ``topology.middle``; the rounds up leave the mean at the root."""
+    """Return the round weights along a tree with root ``topology.center``; the rounds up leave the mean at the root."""
     m = topology.n_agents
     if m == 1:
         return (), ()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca.network.protocols import Pairs
-from deepca.network.reductions import Pending
+from deepca.network.reductions import PendingReduction
 
 __all__ = ["Accounting", "Traffic"]
 
@@ -84,7 +84,7 @@ class Accounting:
         Rounds so far that used every edge.
     sweeps : int
         Exact averages so far. Pending values ride along with them and with full rounds.
-    made : int
+    next_round : int
         Index of the next round of a time-varying network; not advanced on static ones.
     """
 
@@ -95,8 +95,8 @@ class Accounting:
         self.full_rounds = 0
         self.sweeps = 0
         self.next_round = 0
-        self._met = 0
-        self._riding: list[Pending] = []
+        self._pairs_averaged = 0
+        self._pending: list[PendingReduction] = []
         self._sent = [0] * 5  # rounds, control rounds, messages, bytes, control bytes: as in Traffic
 
     @property
@@ -107,7 +107,7 @@ class Accounting:
 
     def discard_pending(self) -> None:
         """Discard all pending values; ``solve`` calls this before and after a run."""
-        self._riding.clear()
+        self._pending.clear()
 
     def _count(
         self, *, rounds: int = 0, control_rounds: int = 0, messages: int = 0, payload: int = 0, control: int = 0
@@ -120,26 +120,26 @@ class Accounting:
         sent[3] += messages * (payload + control)
         sent[4] += messages * control
 
-    def _count_riding(self, nbytes: int) -> None:
+    def _count_piggybacked(self, nbytes: int) -> None:
         """Add bytes of pending values that travelled on messages counted elsewhere."""
         self._sent[3] += nbytes
         self._sent[4] += nbytes
 
-    def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
+    def _count_pairs(self, pairs: Pairs, rounds: int, payload: int) -> None:
         """Count the messages of pairs that averaged with each other, of ``payload`` bytes each."""
-        self._met += len(pairs)
+        self._pairs_averaged += len(pairs)
         self._count(rounds=rounds, messages=int(np.isin(pairs, self.local).sum()), payload=payload)
 
-    def _ride(self, rounds: int) -> None:
+    def _advance_pending(self, rounds: int) -> None:
         """Advance pending values by that many rounds over every edge."""
         self.full_rounds += rounds
-        for pending in self._riding:
+        for pending in self._pending:
             pending.rounds_left -= rounds
-        self._riding = [pending for pending in self._riding if not pending.ready]
+        self._pending = [pending for pending in self._pending if not pending.ready]
 
-    def _swept(self, riding: list[Pending]) -> None:
+    def _complete_pending(self, completed: list[PendingReduction]) -> None:
         """Complete the values that were pending when an exact average began."""
         self.sweeps += 1
-        for pending in riding:
+        for pending in completed:
             pending.rounds_left = 0
-        self._riding = [pending for pending in self._riding if not pending.ready]
+        self._pending = [pending for pending in self._pending if not pending.ready]

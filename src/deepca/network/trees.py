@@ -66,6 +66,11 @@ class SpanningTree:
         SpanningTree
             The tree.
 
+        Raises
+        ------
+        TopologyError
+            If the graph is directed or time-varying.
+
         Notes
         -----
         ::
@@ -94,15 +99,14 @@ class SpanningTree:
         return cls(network, round(float(counted[0])), depth, up, down, top)
 
     @property
-    def leads(self) -> bool:
+    def is_root_local(self) -> bool:
         """True if the root is local."""
         return bool((self.network.local == self.root).any())
 
     def sum(self, x: Array) -> Array:
         """Return the sum over all agents, bit-identical at every agent.
 
-        Every agent contributes a one as well; if the ones do not add up to the number of agents, a message was lost or
-        altered, and NetworkError is raised.
+        Every agent also contributes a one, so that lost or altered messages change the sum of the ones.
 
         Parameters
         ----------
@@ -113,10 +117,15 @@ class SpanningTree:
         -------
         ndarray of shape (…)
             The sum.
-        """
-        return self.sum_then(x)[0]
 
-    def sum_then(
+        Raises
+        ------
+        NetworkError
+            If the ones do not add up to the number of agents: a message was lost or altered.
+        """
+        return self.sum_and_derive(x)[0]
+
+    def sum_and_derive(
         self, x: Array, derive: Callable[[Array], Array] = _derive_nothing, size: int = 0
     ) -> tuple[Array, Array]:
         """Return the sum over all agents, and numbers that the root derives from it.
@@ -139,6 +148,11 @@ class SpanningTree:
             The sum.
         derived : ndarray of shape (size,)
             The root's ``derive(total)``.
+
+        Raises
+        ------
+        NetworkError
+            If a message was lost or altered (see :meth:`sum`).
         """
         network, B = self.network, self.network.batch
         flat = np.concatenate([x.reshape(*B, -1), np.ones((*B, 1))], axis=-1)
@@ -147,8 +161,8 @@ class SpanningTree:
             return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
 
         if network.collective:
-            found = network.unbatched(network.total_mean(flat)) * self.n_agents
-            derived = derive_from(found) if self.leads else np.zeros(size)
+            found = network.unbatched(network.allreduce_mean(flat)) * self.n_agents
+            derived = derive_from(found) if self.is_root_local else np.zeros(size)
             derived = network.flood(np.broadcast_to(derived, (*B, size)), self.root) if size else derived
         else:
             found, derived = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)

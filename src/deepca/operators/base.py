@@ -25,9 +25,9 @@ from deepca._util.validation import NONE, Integer, check
 from deepca.errors import DataError
 from deepca.operators.rounding import Rounding
 
-__all__ = ["Operator", "OperatorLike", "PerAgent"]
+__all__ = ["MixedOperator", "Operator", "OperatorLike"]
 
-_MIN_SHARED_BYTES = 4 << 20  # read per product; below, a second core does not pay off
+_MIN_SHARED_BYTES = 4 << 20  # smallest number of bytes read per product for which a second core pays off
 
 
 @renamed_attributes(without="deflated")
@@ -96,7 +96,7 @@ class Operator(ABC):
         Operator
             Their ``A_j``, with ``B = (len(which),)``.
         """
-        return PerAgent([self.agent(int(j)) for j in which])
+        return MixedOperator([self.agent(int(j)) for j in which])
 
     def dense(self) -> Array:
         """Return all ``A_j`` as explicit matrices.
@@ -220,7 +220,7 @@ def _without_warnings(work: Callable[[slice], object], part: slice) -> None:
         work(part)
 
 
-class PerAgent(Operator):
+class MixedOperator(Operator):
     """Operator of agents whose ``A_j`` differ in kind (dense, sparse, LinearOperator).
 
     Parameters
@@ -263,9 +263,9 @@ class PerAgent(Operator):
         """True if all agents have their rows."""
         return all(A.has_rows for A in self.operators)
 
-    def deflated(self, V: Array) -> PerAgent:
+    def deflated(self, V: Array) -> MixedOperator:
         """Deflate the rows of every agent."""
-        return PerAgent([A.deflated(V) for A in self.operators])
+        return MixedOperator([A.deflated(V) for A in self.operators])
 
     def gram(self, V: Array) -> Array:
         """Return ``VᵀA_jV`` of every agent."""

@@ -15,8 +15,9 @@ from deepca._util.floats import SMALLEST
 from deepca._util.machine import available_memory
 from deepca._util.masked import all_unmasked, unmasked
 from deepca._util.typing import Array, csr
+from deepca._util.units import plural
 from deepca.errors import DataError, ParameterError
-from deepca.operators.base import Operator, OperatorLike, PerAgent
+from deepca.operators.base import MixedOperator, Operator, OperatorLike
 from deepca.operators.covariances import Covariances
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.linear_operators import checked_operator, from_linear_operators, linear_operator
@@ -52,7 +53,10 @@ def from_rows(
     Raises
     ------
     DataError
-        If blocks are missing, malformed or not finite; the message names the agent.
+        If blocks are missing, malformed or not finite, or a scale is negative or not finite; `agent` is the agent's
+        index.
+    ParameterError
+        If `form` or `workers` is invalid.
 
     Examples
     --------
@@ -84,7 +88,7 @@ def from_rows(
     if not any(is_sparse):
         return DenseRows(blocks, scales, single=False, workers=workers)
     each = zip(blocks, scales[:, None], is_sparse, strict=True)
-    return PerAgent([_single_rows(X, c, is_sparse=kind) for X, c, kind in each])
+    return MixedOperator([_single_rows(X, c, is_sparse=kind) for X, c, kind in each])
 
 
 def _single_rows(X: Any, scale: Array, *, is_sparse: bool) -> Operator:
@@ -112,7 +116,7 @@ def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Cov
     Raises
     ------
     DataError
-        If the matrices are malformed, not finite or not symmetric; the message names the agent.
+        If the matrices are malformed, not finite or not symmetric.
     """
     return _from_matrices(matrices, 0, workers)
 
@@ -154,7 +158,7 @@ def as_operator(A: OperatorLike) -> Operator:
     Raises
     ------
     DataError
-        If A cannot be used; the message names the agent.
+        If A is malformed, not finite or not symmetric.
     """
     return operator_from(A, 0)
 
@@ -227,8 +231,8 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
     m : int
         Number of blocks.
     rows_per_agent : int, optional
-        Rows of each block, taken from the first ``m · rows_per_agent`` rows as in the paper; by default all rows are
-        split into nearly equal blocks.
+        Number of rows in each block, taken from the first ``m · rows_per_agent`` rows as in the paper; by default all
+        rows are split into nearly equal blocks.
 
     Returns
     -------
@@ -238,24 +242,30 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
     Raises
     ------
     DataError
-        If there are too few rows.
+        If `m` or `rows_per_agent` is below 1, or there are too few rows.
     """
     n = int(X.shape[0])
-    if m < 1 or m > n:
+    if m < 1:
+        raise DataError(f"m = {m}: rows must be split over at least one agent", parameter="m", value=m)
+    if n == 0:
+        raise DataError("X has no rows; every agent needs at least one", parameter="X", value=X.shape)
+    if m > n:
         raise DataError(
-            f"{n} rows cannot be split over {m} agents: every agent needs at least one; use at most {n}",
+            f"there {'are' if n != 1 else 'is'} only {n} row{plural(n)} for {m} agents; use at most {n} "
+            f"agent{plural(n)}, so that each has a row",
             parameter="m",
             value=m,
         )
     if rows_per_agent is not None and rows_per_agent < 1:
         raise DataError(
-            f"rows_per_agent = {rows_per_agent}: every agent needs at least one row",
+            f"rows_per_agent = {rows_per_agent}: every agent needs at least one row; give 1 to {n // m}",
             parameter="rows_per_agent",
             value=rows_per_agent,
         )
     if rows_per_agent is not None and rows_per_agent * m > n:
         raise DataError(
-            f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, but there are only {n}",
+            f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, but X has only {n}; use at "
+            f"most {n // m} rows per agent, or fewer agents",
             parameter="rows_per_agent",
             value=rows_per_agent,
         )
@@ -271,7 +281,7 @@ def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
         )
     blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
     if not blocks:
-        raise DataError("no agents: from_rows needs one block of rows per agent", parameter="rows")
+        raise DataError("the list of rows is empty; give one block of rows per agent", parameter="rows")
     d = blocks[0].shape[1]
     for j, X in enumerate(blocks):
         if X.shape[1] != d:
@@ -314,11 +324,14 @@ def _checked_rows(X: Any, j: int) -> Any:
     if X.shape[0] == 0:
         raise DataError(f"agent {j} has no rows; leave the agent out or give it data", agent=j, value=X.shape)
     if X.shape[1] == 0:
-        raise DataError(f"agent {j} has no columns", agent=j, value=X.shape)
+        raise DataError(f"agent {j} has no columns; give it rows with at least one feature", agent=j, value=X.shape)
     if not np.isfinite(values).all():
         row, column = map(int, np.argwhere(~np.isfinite(X if isinstance(X, np.ndarray) else X.toarray()))[0])
-        raise DataError(
-            f"agent {j}: NaN or Inf in row {row}, column {column}; remove the row or impute the value",
+        raise DataError.at_entry(
+            f"agent {j}",
+            "NaN or infinity",
+            "remove the row or impute the value",
+            redacted="not a finite number",
             agent=j,
             row=row,
             column=column,
@@ -329,8 +342,14 @@ def _checked_rows(X: Any, j: int) -> Any:
 def _check_symmetric_matrix(A: Array, j: int) -> None:
     if not np.isfinite(A).all():
         row, column = map(int, np.argwhere(~np.isfinite(A))[0])
-        raise DataError(
-            f"agent {j}: NaN or Inf in row {row}, column {column} of its matrix", agent=j, row=row, column=column
+        raise DataError.at_entry(
+            f"matrix of agent {j}",
+            "NaN or infinity",
+            "give a finite matrix",
+            redacted="not a finite number",
+            agent=j,
+            row=row,
+            column=column,
         )
     gap = np.abs(A - A.T)
     if gap.max() > 1e-10 * max(np.abs(A).max(), SMALLEST):
@@ -338,6 +357,8 @@ def _check_symmetric_matrix(A: Array, j: int) -> None:
         raise DataError(
             f"agent {j}: its matrix is not symmetric, entry ({row}, {column}) is {A[row, column]:.6g} and "
             f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what you mean",
+            redacted=f"agent {j}: its matrix is not symmetric at entry ({row}, {column}); give (A + Aᵀ)/2 if that is "
+            "what you mean",
             agent=j,
             row=row,
             column=column,

@@ -15,8 +15,8 @@ from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRo
 
 __all__ = ["DenseRows"]
 
-_MAX_BLOCK_WORK = 1_000_000  # rows·d·k of one product; OpenBLAS slows down on larger products of skinny matrices
-_MAX_STACKED_ENTRIES = 20_000  # of X_j; such a small product costs less than the Python step for one agent
+_MAX_BLOCK_WORK = 1_000_000  # largest rows·d·k of one product; OpenBLAS slows down on larger skinny products
+_MAX_STACKED_ENTRIES = 20_000  # largest X_j whose product costs less than the Python step for one agent
 
 
 class DenseRows(PreparedRows[npt.NDArray[Any]]):

@@ -14,10 +14,10 @@ from deepca.errors import NotFiniteError, StartError
 __all__ = ["householder", "polar", "qr", "random_orthonormal"]
 
 # One pass through the Gram matrix loses about eps·κ² of orthogonality, with κ the condition number of unit columns.
-_MAX_CONDITION_ONE_PASS = 2.0  # as a multiple of its minimum, k; up to it, one pass is as good as Householder
-_MAX_CONDITION_TWO_PASSES = 1e6  # up to it, two passes are as good; above it, Householder is used
-_SAFE_LENGTHS = (1e-140, 1e140)  # of columns; between them, squares neither overflow nor lose digits
-_COMPLETION_SEED = 20210208  # of the columns that complete a basis; fixed, so that every machine uses the same
+_MAX_CONDITION_ONE_PASS = 2.0  # largest estimate, relative to its minimum k, for which one pass suffices
+_MAX_CONDITION_TWO_PASSES = 1e6  # largest estimate for which two passes suffice; above it, Householder is used
+_SAFE_LENGTHS = (1e-140, 1e140)  # lengths of columns between which squares neither overflow nor lose digits
+_COMPLETION_SEED = 20210208  # seed of the columns that complete a basis; fixed, so that every machine uses the same
 
 
 def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None = None) -> Array:

@@ -295,7 +295,7 @@ def orthonormal_part(Y: Array, below: float) -> Array:
     Y : ndarray of shape (d, n)
         Columns.
     below : float
-        Singular value up to which directions are dropped.
+        Largest singular value whose direction is dropped.
 
     Returns
     -------

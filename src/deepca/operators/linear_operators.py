@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array, csr
 from deepca.errors import DataError
-from deepca.operators.base import Operator, PerAgent
+from deepca.operators.base import MixedOperator, Operator
 
 __all__ = ["from_linear_operators"]
 
@@ -35,7 +35,7 @@ class _Wrapped(Operator):
         return self
 
 
-def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
+def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> MixedOperator:
     """Construct operators from symmetric scipy LinearOperators.
 
     Parameters
@@ -45,16 +45,16 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
 
     Returns
     -------
-    PerAgent
+    MixedOperator
         The ``A_j``.
 
     Raises
     ------
     DataError
-        If an operator is not square, real, finite and symmetric; the message names the agent.
+        If the list is empty, the operators differ in size, or one is not square, real, finite and symmetric.
     """
     if not len(operators):
-        raise DataError("no agents: from_linear_operators needs one operator per agent", parameter="operators")
+        raise DataError("the list of operators is empty; give one operator per agent", parameter="operators")
     wrapped = [checked_operator(A, j) for j, A in enumerate(operators)]
     for j, A in enumerate(wrapped):
         if A.d != wrapped[0].d:
@@ -64,7 +64,7 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
                 agent=j,
                 value=A.d,
             )
-    return PerAgent(wrapped)
+    return MixedOperator(wrapped)
 
 
 def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
@@ -94,8 +94,16 @@ def checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         image = wrapped @ probe
     if not np.isfinite(image).all():
-        raise DataError(f"agent {j}: products with its operator contain NaN or Inf", agent=j)
+        raise DataError(
+            f"agent {j}: products with its operator contain NaN or infinity; correct the operator, or scale it down",
+            agent=j,
+        )
     left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
     if abs(left - right) > 1e-8 * np.linalg.norm(probe) * np.linalg.norm(image):
-        raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})", agent=j)
+        raise DataError(
+            f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g} but yᵀAx = {right:.6g} for random x and y); "
+            "give a symmetric one",
+            redacted=f"agent {j}: its operator is not symmetric; give a symmetric one",
+            agent=j,
+        )
     return wrapped

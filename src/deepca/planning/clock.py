@@ -3,11 +3,12 @@
 A round of messages of equal size over some of the directed links ``i → j`` advances the clocks as follows::
 
     departure_ij = max(t_i, time at which the line i → j is free)
-    arrival_ij   = departure_ij + n_ij · patience_ij + 8 · bytes / bandwidth_ij + latency_ij
+    arrival_ij   = departure_ij + n_ij · timeout_ij + 8 · bytes / bandwidth_ij + latency_ij
     t_j          ← max(t_j, max_i arrival_ij)
 
-where n_ij is the number of times the message was lost. Sending does not block an agent. Every ``t_j`` is stored as a
-sum of parts: at each maximum, it takes over the parts of the message that arrived last.
+where n_ij is the number of times the message was lost, and timeout_ij the ``retransmission_timeout`` of the link.
+Sending does not block an agent. Every ``t_j`` is stored as a sum of parts: at each maximum, the parts of the message
+that arrived last replace those of the agent, if the agent had to wait for the message.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca.planning.links import Links
 
-__all__ = ["PARTS", "Arcs", "CriticalPath", "SimulatedClock"]
+__all__ = ["TIME_PARTS", "Arcs", "CriticalPath", "SimulatedClock"]
 
-PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
-"""Parts of a simulated time; "stragglers" is the extra computing time of slow and stalled agents."""
-_COMPUTE, _STRAGGLERS = PARTS.index("compute"), PARTS.index("stragglers")
+TIME_PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
+"""Causes of simulated time; "stragglers" is the additional computing time of slow and stalled agents."""
+_COMPUTE, _STRAGGLERS = TIME_PARTS.index("compute"), TIME_PARTS.index("stragglers")
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Directions of links that a round uses, ordered by receiver.
+    """Directions of the links that a round uses, ordered by receiver.
 
     Parameters
     ----------
@@ -39,11 +40,11 @@ class Arcs:
     sender : array of int
         Sender of each direction.
     place : array of int
-        Number of messages that the same sender sends before this one.
+        Number of messages that the same sender sends before that of this direction.
     receivers : array of int
-        The receivers, each once, ascending.
+        The distinct receivers, ascending.
     starts, counts : array of int
-        First direction and number of directions of each receiver.
+        Position of the first direction, and number of directions, of each receiver.
     """
 
     index: npt.NDArray[np.int64]
@@ -66,7 +67,10 @@ class Arcs:
 
 
 class _Wait(NamedTuple):
-    """Agents that waited, ascending, and for each the direction it waited for (None: computing) and the seconds."""
+    """Agents that waited, ascending, the direction for whose message each waited, and the seconds.
+
+    ``arcs`` is None if the agents did not wait for messages, but computed.
+    """
 
     agents: npt.NDArray[np.int64]
     arcs: npt.NDArray[np.int64] | None
@@ -75,7 +79,7 @@ class _Wait(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """Critical path to the last agent: seconds spent on each direction, ``(a,)``, and at each agent, ``(m,)``."""
+    """Seconds that the critical path to the last agent spends on each direction ``(a,)`` and at each agent ``(m,)``."""
 
     on_links: Array
     at_agents: Array
@@ -98,19 +102,19 @@ class SimulatedClock:
     now : array of shape (m,)
         Time of each agent in seconds.
     parts : array of shape (m, 5)
-        The same time, divided into PARTS.
-    resent : int
+        The same time, divided into `TIME_PARTS`.
+    retransmissions : int
         Number of times that a lost message was sent again.
-    resent_bytes : int
-        Bytes of those messages.
+    retransmitted_bytes : int
+        Bytes that were sent again.
     """
 
     def __init__(self, links: Links, *, flops: float = np.inf, seed: int | np.random.Generator = 0) -> None:
         m = links.topology.n_agents
         self._links, self._flops = links, flops
         self._rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng((7103, seed))
-        self.now, self.parts = np.zeros(m), np.zeros((m, len(PARTS)))
-        self.resent, self.resent_bytes = 0, 0
+        self.now, self.parts = np.zeros(m), np.zeros((m, len(TIME_PARTS)))
+        self.retransmissions, self.retransmitted_bytes = 0, 0
         self._per_byte, self._free = 8.0 / links.bandwidth, np.zeros(links.latency.size)
         self._up_per_byte, self._up_free = 8.0 / links.machines.uplink, np.zeros(m)
         self._shared = bool(np.isfinite(links.machines.uplink).any())
@@ -142,7 +146,7 @@ class SimulatedClock:
         """Send a message of ``nbytes`` over each of ``arcs``.
 
         Messages marked in ``lost`` never arrive and are not sent again; their receivers stop waiting after
-        ``patience``. Without ``lost``, losses are drawn at random, and lost messages are sent again.
+        ``retransmission_timeout``. Without ``lost``, losses are drawn at random, and lost messages are sent again.
         """
         if not arcs.index.size:
             return
@@ -154,8 +158,8 @@ class SimulatedClock:
             missed = np.where(lost, links.retransmission_timeout[at], 0.0)
         elif self._loses:
             times = self._rng.geometric(1.0 - links.loss[at]) - 1
-            self.resent += int(times.sum())
-            self.resent_bytes += int(times.sum() * nbytes)
+            self.retransmissions += int(times.sum())
+            self.retransmitted_bytes += int(times.sum() * nbytes)
             missed = times * links.retransmission_timeout[at]
         delay = links.latency[at]
         if self._jitters:
@@ -175,9 +179,9 @@ class SimulatedClock:
         return left
 
     def _wait(self, arcs: Arcs, began: Array, made_of: Array, arrival: Array) -> None:
-        """Let every receiver wait for its last message, and take over the parts of that message's time.
+        """Let every receiver wait for its last message, and replace the parts of its time by those of the message.
 
-        ``made_of``, of shape ``(a, 3)``, contains the first three of PARTS for each message.
+        ``made_of``, of shape ``(a, 3)``, contains the first three of TIME_PARTS for each message.
         """
         last = np.maximum.reduceat(arrival, arcs.starts)
         is_last = arrival == np.repeat(last, arcs.counts)

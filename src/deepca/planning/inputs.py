@@ -26,11 +26,12 @@ __all__ = [
     "spectrum_of",
 ]
 
-MAX_DIM, MAX_ROWS_PER_AGENT = 10**7, 10**12  # of expected data, far beyond what fits into memory
+MAX_DIM, MAX_ROWS_PER_AGENT = 10**7, 10**12
+"""Maximum number of columns, and of rows per agent, of expected data; far more than fits into memory."""
 ROWS_PER_AGENT = 1000
 """Default number of rows of an agent."""
 _NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
-_SMALLEST_GAP = 1e-9  # relative to λ_1; with a smaller one, rounding would turn components by more than a millionth
+_SMALLEST_GAP = 1e-9  # smallest gap, relative to λ_1, at which rounding turns components by at most a millionth
 
 
 def seconds(text: str) -> float:
@@ -111,7 +112,7 @@ def read_eigenvalues(path: str | Path) -> Array:
     Raises
     ------
     DataError
-        If the file does not contain real numbers.
+        If the file contains anything other than real numbers.
     """
     file = Path(path)
     try:
@@ -136,7 +137,7 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
     ----------
     source : Source
         The rows.
-    scale : bool
+    scale : bool, default=False
         Whether to divide columns by their standard deviations first.
 
     Returns
@@ -149,7 +150,7 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
     Raises
     ------
     DataError
-        If there are too many columns for the memory, or fewer than two rows.
+        If the rows cannot be used, there are fewer than two, or too many columns for the memory.
     """
     if source.d * source.d * 32 > available_memory():
         raise DataError(
@@ -157,28 +158,71 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
             "ones as a list of numbers",
             value=source.d,
         )
-    held = moments(source)
-    if held.scatter is None or held.n < 2:
-        raise DataError(f"{source.name} has {held.n} rows; give at least two to compute eigenvalues", value=held.n)
-    S = held.scatter / (held.weight - 1.0)
+    sample = moments(source)
+    if sample.scatter is None or sample.n < 2:
+        raise DataError(f"{source.name} has {sample.n} rows; give at least two to compute eigenvalues", value=sample.n)
+    S = sample.scatter / (sample.weight - 1.0)
     if scale:
         units = np.sqrt(np.diagonal(S))
         units = np.where(units > 0.0, units, 1.0)
         S = S / np.outer(units, units)
-    return np.asarray(np.maximum(np.linalg.eigvalsh(S)[::-1], 0.0)), held.n
+    return np.asarray(np.maximum(np.linalg.eigvalsh(S)[::-1], 0.0)), sample.n
 
 
 def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str | None = None) -> tuple[Array, str]:
-    """Return all d eigenvalues, descending and divided by the largest, and a description of their origin."""
+    """Return all d eigenvalues, descending and divided by the largest, and a description of their origin.
+
+    Parameters
+    ----------
+    given : array_like or None
+        Eigenvalues, at least k + 1; None for 1/i.
+    dim : int or None
+        Number of columns d; None for the number of eigenvalues given.
+    k : int
+        Number of components.
+    name : str, optional
+        Description of the origin of ``given``.
+
+    Returns
+    -------
+    eigenvalues : ndarray of shape (d,)
+        The eigenvalues that were given, continued geometrically if there are fewer than d.
+    source : str
+        Description of their origin.
+
+    Raises
+    ------
+    ParameterError
+        If d is unknown, or k is not less than d.
+    InvalidInput
+        If the eigenvalues are not those of a covariance of d columns, or do not determine the gap.
+    GapError
+        If λ_k and λ_{k+1} are too close.
+    """
     check("n_components", k, Integer(1))
-    if given is None:
-        if dim is None:
-            raise ParameterError("dim", None, "the number of columns is unknown; give dim, or the eigenvalues")
-        values, source = 1.0 / np.arange(1.0, max(dim, 0) + 1.0), "λ_i = 1/i (assumed)"
-    else:
-        values = np.sort(np.asarray(given, dtype=np.float64).ravel())[::-1]
-        source = name or f"{values.size:,} eigenvalues as given"
+    values, source = _given_or_assumed(given, dim, name)
     d = values.size if dim is None else int(dim)
+    _check_eigenvalues(values, d, k)
+    values = np.maximum(values, 0.0)
+    _check_gap(values, k)
+    if values.size < d:
+        source += f", {d - values.size:,} more continued geometrically"
+        values = np.concatenate([values, _continued(values, d - values.size)])
+    return values / values[0], source
+
+
+def _given_or_assumed(given: npt.ArrayLike | None, dim: int | None, name: str | None) -> tuple[Array, str]:
+    """Return the given eigenvalues in descending order, or 1/i if there are none, and a description of their origin."""
+    if given is not None:
+        values = np.sort(_floats(given).ravel())[::-1]
+        return values, name or f"{values.size:,} eigenvalues as given"
+    if dim is None:
+        raise ParameterError("dim", None, "the number of columns is unknown; give dim, or the eigenvalues")
+    return 1.0 / np.arange(1.0, max(dim, 0) + 1.0), "λ_i = 1/i (assumed)"
+
+
+def _check_eigenvalues(values: Array, d: int, k: int) -> None:
+    """Raise InvalidInput unless these can be the first, more than k, eigenvalues of a covariance of d columns."""
     if d < 2 or k >= d:
         raise ParameterError("n_components", k, f"give fewer components than columns (d = {d}), and at least 2 columns")
     if not (np.isfinite(values).all() and values.size and values[0] > 0.0):
@@ -188,11 +232,10 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
         )
     if values[-1] < -1e-9 * values[0]:
         raise InvalidInput(
-            f"the eigenvalue {values[-1]:g} is negative, unlike those of a covariance; leave it out",
+            f"the eigenvalue {values[-1]:g} is negative, but a covariance has none below 0; omit it",
             parameter="eigenvalues",
             value=float(values[-1]),
         )
-    values = np.maximum(values, 0.0)
     if values.size > d:
         raise InvalidInput(
             f"got {values.size} eigenvalues for {d} columns; omit dim, or give fewer eigenvalues",
@@ -205,6 +248,10 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
             parameter="eigenvalues",
             value=values.size,
         )
+
+
+def _check_gap(values: Array, k: int) -> None:
+    """Raise GapError if λ_k and λ_{k+1} are too close."""
     if values[k - 1] - values[k] <= _SMALLEST_GAP * values[0]:
         apart = "are equal" if values[k - 1] == values[k] else "differ too little for double precision"
         raise GapError(
@@ -213,10 +260,17 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
             parameter="n_components",
             value=k,
         )
-    if values.size < d:
-        source += f", {d - values.size:,} more continued geometrically"
-        values = np.concatenate([values, _continued(values, d - values.size)])
-    return values / values[0], source
+
+
+def _floats(given: npt.ArrayLike) -> Array:
+    """Return eigenvalues as floats; raise InvalidInput unless they are numbers that floats can represent."""
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"the eigenvalues cannot be converted to float64 ({error}); give numbers of at most 1e300",
+            parameter="eigenvalues",
+        ) from None
 
 
 def _continued(values: Array, count: int) -> Array:

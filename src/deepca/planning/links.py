@@ -1,10 +1,10 @@
 """Describe the speed and loss of links, and the speed of agents.
 
 A link from agent i to agent j carries one message after another: it takes ``8 · bytes / bandwidth`` seconds to put a
-message on the line, then ``latency`` (plus up to ``jitter``, uniformly distributed) until it arrives. Links do not
-affect each other, unless an agent has an ``uplink`` that all its messages pass first. A message is lost with
-probability ``loss`` and is sent again ``patience`` seconds later, as often as necessary. :mod:`deepca.planning.timed`
-runs algorithms over such links.
+message on the line, then ``latency`` (plus up to ``jitter``, uniformly distributed) until the message arrives. Links do
+not affect each other, unless an agent has an ``uplink`` that all its messages pass first. A message is lost with
+probability ``loss`` and is sent again ``retransmission_timeout`` seconds later, as often as necessary.
+:mod:`deepca.planning.timed` runs algorithms over such links.
 """
 
 from __future__ import annotations
@@ -21,32 +21,38 @@ from deepca._util.typing import Array
 from deepca.errors import InvalidInput, ParameterError
 from deepca.topology.graph import Topology
 
-__all__ = ["MIN_RETRANSMISSION_TIMEOUT", "Links", "Machines", "Quantity"]
+__all__ = ["MAX_MAGNITUDE", "MIN_RETRANSMISSION_TIMEOUT", "Links", "Machines", "ValueRange"]
+
+MAX_MAGNITUDE = 1e300
+"""Largest number that describes a speed or a time; its reciprocal is the smallest positive one.
+
+Larger numbers are mistakes, and sums over a long run could overflow.
+"""
 
 MIN_RETRANSMISSION_TIMEOUT = 0.2
-"""Shortest time in seconds after which a lost message is sent again: TCP's shortest timeout on Linux."""
+"""Minimum time in seconds after which a lost message is sent again: the minimum of TCP on Linux."""
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """Accepted values of a number that describes a link or an agent: by default, finite and at least 0.
+class ValueRange:
+    """Range of a number that describes a link or an agent: by default, from 0 to `MAX_MAGNITUDE`.
 
     Parameters
     ----------
-    wanted : str
+    expected : str
         Description of the accepted values, for messages.
-    positive : bool
-        Whether 0 is excluded.
-    below, most : float
+    positive : bool, default=False
+        Whether the range begins at ``1 / MAX_MAGNITUDE`` instead of 0.
+    below, at_most : float
         Exclusive and inclusive upper limit.
-    infinite : bool
-        Whether inf is accepted.
+    infinite : bool, default=False
+        Whether inf is accepted as well.
     """
 
-    wanted: str
+    expected: str
     positive: bool = False
     below: float = np.inf
-    most: float = np.inf
+    at_most: float = MAX_MAGNITUDE
     infinite: bool = False
 
     def accepts(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -63,21 +69,49 @@ class Quantity:
             Mask of the accepted values.
         """
         given = np.asarray(values, dtype=np.float64)
-        low = given > 0.0 if self.positive else given >= 0.0
-        return np.asarray(low & (given <= self.most) & ((given < self.below) | (self.infinite & (given == np.inf))))
+        finite = (given >= (1.0 / MAX_MAGNITUDE if self.positive else 0.0)) & (given <= self.at_most)
+        return np.asarray((finite & (given < self.below)) | (self.infinite & (given == np.inf)))
+
+    def check(self, name: str, value: object) -> float:
+        """Return a number as a float after checking it.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter, for messages.
+        value : object
+            Its value.
+
+        Returns
+        -------
+        float
+            The number.
+
+        Raises
+        ------
+        ParameterError
+            If the value is not a number in this range.
+        """
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):  # OverflowError: an int that no float can represent
+            raise ParameterError(name, value, f"give {self.expected}") from None
+        if not self.accepts(number):
+            raise ParameterError(name, value, f"give {self.expected}")
+        return number
 
 
-_RATE = Quantity("bits per second above 0, or inf", positive=True, infinite=True)
-_SECONDS = Quantity("seconds, 0 or more")
+_RATE = ValueRange("bits per second from 1e-300 to 1e300, or inf", positive=True, infinite=True)
+_SECONDS = ValueRange("seconds from 0 to 1e300")
 _LINK_RANGES = {
     "latency": _SECONDS,
     "bandwidth": _RATE,
-    "loss": Quantity("a probability, 0 or more and below 1", below=1.0),
+    "loss": ValueRange("a probability, 0 or more and below 1", below=1.0),
     "jitter": _SECONDS,
 }
 _AGENT_RANGES = {
-    "slowdown": Quantity("a number above 0, such as 3 for three times as slow", positive=True),
-    "stall": Quantity("a probability, 0 or more and at most 1", most=1.0),
+    "slowdown": ValueRange("a number from 1e-300 to 1e300, such as 3 for three times as slow", positive=True),
+    "stall": ValueRange("a probability, 0 or more and at most 1", at_most=1.0),
     "pause": _SECONDS,
     "uplink": _RATE,
 }
@@ -92,16 +126,16 @@ class Machines:
     slowdown : array of shape (m,)
         Factor by which computing takes an agent longer than usual.
     stall : array of shape (m,)
-        Probability that a product is delayed by ``pause``, as on a busy machine.
+        Probability that the agent pauses when it multiplies, as on a busy machine.
     pause : array of shape (m,)
-        Duration of such a delay in seconds.
+        Duration of such a pause in seconds.
     uplink : array of shape (m,)
-        Bits per second of a line through which all messages of an agent pass, one after another; inf for no such line.
+        Bits per second of a line through which all messages of an agent pass, one after another; inf without one.
 
     Raises
     ------
     ParameterError
-        If A number is outside its range.
+        If a number is outside its range.
     """
 
     slowdown: Array
@@ -170,7 +204,7 @@ class Links:
     Raises
     ------
     InvalidInput
-        If A number is outside its range, or an array has the wrong length.
+        If a number is outside its range, or an array or ``names`` has the wrong length.
 
     Examples
     --------
@@ -259,25 +293,25 @@ class Links:
         return links.indices.astype(np.int64)
 
     def find(self, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the positions of directions, which must be links.
+        """Return the positions of directions in the arrays of this object.
 
         Parameters
         ----------
         receivers, senders : array of int
-            The two ends of each direction.
+            The two ends of each direction, which must be linked.
 
         Returns
         -------
         array of int
-            Their positions.
+            Position of each direction.
         """
         return np.searchsorted(self._keys, receivers * self.topology.n_agents + senders)
 
     @cached_property
     def retransmission_timeout(self) -> Array:
-        """Seconds from a lost message to the next attempt: twice the round-trip time, at least 0.2 s."""
+        """Seconds until a lost message is sent again: twice the round-trip time, but at least 0.2 s."""
         back = np.minimum(self.find(self.senders, self.receivers), self.latency.size - 1)
-        # a directed link has no way back
+        # without a link in the opposite direction, assume the same latency
         both = self._keys[back] == self.senders * self.topology.n_agents + self.receivers
         there = self.latency + np.where(both, self.latency[back], self.latency)
         return np.maximum(MIN_RETRANSMISSION_TIMEOUT, 2.0 * there)
@@ -288,8 +322,12 @@ class Links:
 
 
 def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
-    """Broadcast one number, or ``size`` of them, to a read-only array."""
-    values = np.asarray(given, dtype=np.float64)
+    """Return one number, or ``size`` numbers, as a read-only array of ``size`` entries."""
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:  # OverflowError: an int that no float can represent
+        expected = {**_LINK_RANGES, **_AGENT_RANGES}[name].expected
+        raise ParameterError(name, given, f"give {expected} ({error})") from None
     if values.shape not in ((), (size,)):
         raise InvalidInput(
             f"{name} has shape {values.shape}; give one number, or {size} numbers", parameter=name, value=values.shape
@@ -299,10 +337,10 @@ def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
     return values
 
 
-def _check(held: Links | Machines, quantities: Mapping[str, Quantity]) -> None:
+def _check(instance: Links | Machines, ranges: Mapping[str, ValueRange]) -> None:
     """Raise ParameterError unless every number is in its range."""
-    for name, quantity in quantities.items():
-        values = getattr(held, name)
-        fits = quantity.accepts(values)
+    for name, accepted in ranges.items():
+        values = getattr(instance, name)
+        fits = accepted.accepts(values)
         if not fits.all():
-            raise ParameterError(name, float(values[int(np.argmin(fits))]), quantity.wanted)
+            raise ParameterError(name, float(values[int(np.argmin(fits))]), f"give {accepted.expected}")

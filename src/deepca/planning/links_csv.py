@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 
 from deepca.errors import DisconnectedError, InvalidInput
-from deepca.planning.links import Links, Machines, Quantity
+from deepca.planning.links import Links, Machines, ValueRange
 from deepca.topology.graph import Rule, from_edges
 
 __all__ = ["EXAMPLE", "read_links", "read_machines"]
@@ -33,36 +33,37 @@ west,coast,9,200,0,0
 island,coast,60,2,0.01,20
 coast,island,60,10,0.01,20
 """
-_MAX_NAMES = 8  # listed in an error message
+_EXAMPLE_ADVICE = " (deepca simulate --example prints one)"
+_MAX_NAMES = 8  # number of agents listed in an error message
 
 
 @dataclass(frozen=True)
-class _Column(Quantity):
-    """Accepted values of a column, the factor that converts them to SI units, and the default; None if required."""
+class _Column(ValueRange):
+    """Accepted values of a column, the factor that converts them to SI units, and the default; None if none exists."""
 
     unit: float = 1.0
     default: float | None = None
 
 
 _LINK_COLUMNS: Mapping[str, _Column] = {
-    "latency_ms": _Column("milliseconds, 0 or more", unit=1e-3),
-    "mbit_per_s": _Column("megabits per second above 0, or inf", positive=True, infinite=True, unit=1e6),
+    "latency_ms": _Column("milliseconds from 0 to 1e300", unit=1e-3),
+    "mbit_per_s": _Column("megabits per second from 1e-300 to 1e294, or inf", positive=True, infinite=True, unit=1e6),
     "loss": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
-    "jitter_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
+    "jitter_ms": _Column("milliseconds from 0 to 1e300", unit=1e-3, default=0.0),
 }
 _AGENT_COLUMNS: Mapping[str, _Column] = {
-    "slowdown": _Column("a number above 0, such as 3 for three times as slow", positive=True, default=1.0),
+    "slowdown": _Column("a number from 1e-300 to 1e300, such as 3 for three times as slow", positive=True, default=1.0),
     "stall": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
-    "stall_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
+    "stall_ms": _Column("milliseconds from 0 to 1e300", unit=1e-3, default=0.0),
     "uplink_mbit_per_s": _Column(
-        "megabits per second above 0, or inf", positive=True, infinite=True, unit=1e6, default=math.inf
+        "megabits per second from 1e-300 to 1e294, or inf", positive=True, infinite=True, unit=1e6, default=math.inf
     ),
 }
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a file: its line number, the agents it names, and its numbers in SI units."""
+    """Row of a file: its line number, its agents, and its numbers in SI units."""
 
     line: int
     agents: tuple[str, ...]
@@ -89,7 +90,7 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
     Raises
     ------
     InvalidInput
-        If A file cannot be used; ``file``, ``line`` and ``column`` locate the fault.
+        If a file cannot be used; ``file``, ``line`` and ``column`` locate the fault.
     DisconnectedError
         If the links do not connect all agents.
     """
@@ -125,7 +126,7 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
 
 
 def read_machines(path: str | Path, names: Sequence[str]) -> Machines:
-    """Read the speed of agents from a file; agents that are not in it get the defaults."""
+    """Read the speed of agents from a file; agents that it does not mention get the defaults."""
     file = Path(path)
     number = {name: j for j, name in enumerate(names)}
     values = np.tile([column.default or 0.0 for column in _AGENT_COLUMNS.values()], (len(names), 1))
@@ -152,7 +153,9 @@ def _rows(file: Path, agent_columns: tuple[str, ...], columns: Mapping[str, _Col
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InvalidInput(
-            f"{file} does not exist; deepca simulate --example prints a file to start from", file=str(file)
+            f"{file}: file not found; check the path, or write a CSV file that begins with the line "
+            f"{','.join([*agent_columns, *columns])}{_EXAMPLE_ADVICE if needed != ['agent'] else ''}",
+            file=str(file),
         ) from None
     except UnicodeDecodeError:
         raise InvalidInput(
@@ -172,7 +175,7 @@ def _rows(file: Path, agent_columns: tuple[str, ...], columns: Mapping[str, _Col
         given = dict(zip(header, cells, strict=True))
         for name in agent_columns:
             if not given[name]:
-                raise _error("empty; give the name or number of an agent", file, line, name, "")
+                raise _error("the cell is empty; give the name or number of an agent", file, line, name, "")
         numbers = tuple(_number(file, line, name, given.get(name, ""), column) for name, column in columns.items())
         yield _Row(line, tuple(given[name] for name in agent_columns), numbers)
     if not header:
@@ -200,19 +203,19 @@ def _number(file: Path, line: int, name: str, text: str, column: _Column) -> flo
         value = float(text)
     except ValueError:
         value = math.nan
-    if not column.accepts(value):
-        raise _error(f"{text!r} must be {column.wanted}", file, line, name, text)
+    if not column.accepts([value, value * column.unit]).all():
+        raise _error(f"found {text!r}; give {column.expected}", file, line, name, text)
     return value * column.unit
 
 
 def _unique(file: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
-    """Yield the same rows; raise InvalidInput if two describe the same link or agent."""
+    """Yield the rows unchanged; raise InvalidInput if two of them describe the same link or agent."""
     seen: dict[tuple[str, ...], int] = {}
     for row in rows:
         if row.agents in seen:
             name = ",".join(row.agents)
             raise _error(
-                f"{name} is already on line {seen[row.agents]}; remove one of them", file, row.line, value=name
+                f"{name} is already on line {seen[row.agents]}; remove one of the two rows", file, row.line, value=name
             )
         seen[row.agents] = row.line
         yield row

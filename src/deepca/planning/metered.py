@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,15 +10,17 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import ParameterError
 from deepca.network.base import LinearMixer, Pairs, Position
 from deepca.network.simulated import SimulatedNetwork
+from deepca.planning.links import ValueRange
 from deepca.topology.graph import Topology
 
 __all__ = ["CERTIFICATE_PHASES", "Cost", "LinkSpeed", "MeteredNetwork", "Sent", "round_weights"]
 
 CERTIFICATE_PHASES = ("certificate", "axes")
 """Phases of a run that belong to its certificate."""
+_LATENCY = ValueRange("seconds from 0 to 1e300, or text such as '30ms'")
+_BANDWIDTH = ValueRange("bits per second from 1e-300 to 1e300, or text such as '30Mbit'", positive=True)
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,16 @@ class LinkSpeed:
     Raises
     ------
     ParameterError
-        If the latency is negative, the bandwidth is not positive, or one is not finite.
+        If the latency is not from 0 to 1e300, or the bandwidth not from 1e-300 to 1e300.
     """
 
     latency: float
     bandwidth: float
 
     def __post_init__(self) -> None:
-        """Check that both numbers are finite and in range."""
-        if not (math.isfinite(self.latency) and self.latency >= 0.0):
-            raise ParameterError("latency", self.latency, "give seconds, 0 or more, or text such as '30ms'")
-        if not (math.isfinite(self.bandwidth) and self.bandwidth > 0.0):
-            raise ParameterError("bandwidth", self.bandwidth, "give bits per second, above 0, or text such as '30Mbit'")
+        """Check the ranges of both numbers."""
+        object.__setattr__(self, "latency", _LATENCY.check("latency", self.latency))
+        object.__setattr__(self, "bandwidth", _BANDWIDTH.check("bandwidth", self.bandwidth))
 
     def seconds(self, rounds: float, nbytes: float) -> float:
         """Return the duration of some rounds.
@@ -76,7 +75,7 @@ class Cost:
     rounds : int
         Rounds of gossip, or of sums along a tree.
     control_rounds : int
-        Rounds that only serve to agree on something.
+        Rounds that exchange decisions, such as when to stop, but no vectors.
     bytes_per_agent : float
         Bytes that an agent sends on average.
     busiest_bytes : float
@@ -99,7 +98,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Sent:
-    """Running totals: rounds, bytes sent by each agent ``(m,)``, and seconds. Supports addition and scaling."""
+    """Rounds, bytes sent by each agent ``(m,)``, and seconds so far. Supports addition and scaling."""
 
     rounds: float
     control_rounds: float
@@ -120,7 +119,7 @@ class Sent:
         return Sent(self.rounds * factor, self.control_rounds * factor, self.bytes * factor, self.seconds * factor)
 
     def __sub__(self, earlier: Sent) -> Sent:
-        """Return what was sent since an earlier total."""
+        """Subtract an earlier total."""
         return self + earlier * -1.0
 
     def cost(self) -> Cost:
@@ -147,10 +146,10 @@ class MeteredNetwork(SimulatedNetwork):
     link : LinkSpeed
         Speed of every agent's connection.
     length : callable
-        Maps the size of a message to the size to count, if arrays are shorter than those of the real run. Values that
-        ride along count with their actual size.
+        Maps the size of a message to the size to count, for arrays that are shorter than those of the real run. Values
+        that ride along with messages are counted with their actual size.
     reliable : bool
-        Whether averages may rely on every message; none is lost in either case.
+        Whether averages may rely on every message; this network loses none in either case.
 
     Attributes
     ----------
@@ -167,7 +166,7 @@ class MeteredNetwork(SimulatedNetwork):
         self._link, self._length, self._proves = link, length, False
         degrees = topology.degrees.astype(np.float64)
         self._full = _MessageCounts(degrees, float(degrees.max()))
-        self._partial: _MessageCounts | None = None  # of the current rounds, if they do not use every edge
+        self._partial: _MessageCounts | None = None  # counts of the current rounds, if they do not use every edge
         self._counts: dict[object, tuple[object, _MessageCounts | None]] = {}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
@@ -195,10 +194,10 @@ class MeteredNetwork(SimulatedNetwork):
         ):
             return super().mix(mixer, x, K)
 
-    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, with_pending: bool) -> None:
         for weights in rounds:
             with self._sending(self._cached(id(weights), weights, lambda: _MessageCounts.of([weights]))):  # noqa: B023
-                super()._count_along([weights], payload, riding=riding)
+                super()._count_along([weights], payload, with_pending=with_pending)
 
     @contextmanager
     def _sending(self, counts: _MessageCounts | None) -> Iterator[None]:
@@ -231,8 +230,8 @@ class MeteredNetwork(SimulatedNetwork):
         time = self._link.seconds(made, counts.busiest * nbytes)
         self._add(Sent(rounds, control_rounds, counts.messages * nbytes, time))
 
-    def _count_riding(self, nbytes: int) -> None:
-        super()._count_riding(nbytes)
+    def _count_piggybacked(self, nbytes: int) -> None:
+        super()._count_piggybacked(nbytes)
         counts = self._partial if self._partial is not None else self._full
         each = nbytes / max(float(counts.messages.sum()), 1.0)
         self._add(Sent(0, 0, counts.messages * each, self._link.seconds(0, counts.busiest * each)))
@@ -246,7 +245,7 @@ class MeteredNetwork(SimulatedNetwork):
 
 @dataclass(frozen=True)
 class _MessageCounts:
-    """Messages that each agent sends ``(m,)``, and those of the busiest agent of each round, summed over rounds."""
+    """Messages of each agent ``(m,)``, and of the busiest agent of each round, both summed over rounds."""
 
     messages: Array
     busiest: float
@@ -282,7 +281,7 @@ class _Recorder:
         """Do nothing."""
         return x
 
-    def total_mean(self, x: Array, /) -> Array:
+    def allreduce_mean(self, x: Array, /) -> Array:
         """Do nothing."""
         return x
 

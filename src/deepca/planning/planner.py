@@ -1,6 +1,6 @@
 """Predict rounds, bytes and time of every method on a given network, before a run.
 
-The real algorithms run, certificate included, on stand-in agents. The mean of their matrices has the expected
+The real algorithms run, certificate included, on surrogate agents. The mean of their matrices has the expected
 eigenvalues, and the matrices differ from each other as those of Gaussian samples with half as many rows, which is about
 how much sites with real data differ. Runs that take too many iterations are extrapolated at the observed rate. If d is
 large, fewer values represent the tail of the spectrum, and bytes are counted for the true d. A round takes one latency,
@@ -12,26 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TypedDict, Unpack, get_args
 
 import numpy.typing as npt
 
+from deepca._util.options import with_options
+from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
 from deepca._util.validation import NONE, Integer, OneOf, check
 from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.planning.inputs import MAX_DIM, MAX_ROWS_PER_AGENT, ROWS_PER_AGENT, bits_per_second, seconds, spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed
-from deepca.planning.methods import TREE_METHODS, ObserverFactory, fastest
+from deepca.planning.methods import TREE_ALGORITHMS, ObserverFactory, fastest
 from deepca.planning.rehearsal import Prediction, Rehearsal, SharedMatrix, SurrogateAgents
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
 
-__all__ = ["METHODS", "Plan", "plan"]
+__all__ = ["PLANNED_ALGORITHMS", "Plan", "plan"]
 
-METHODS = ("accelerated", "krylov", "deepca", "covariance")
-"""Methods to compare; without DePCA, which does not reach a tolerance with a fixed number of rounds."""
+PLANNED_ALGORITHMS = ("accelerated", "krylov", "deepca", "covariance")
+"""Algorithms that a plan compares; DePCA, with a fixed number of rounds, does not reach a tolerance."""
 _REVEALS = "reveals every site's covariance"
 
 
@@ -54,27 +56,27 @@ class Plan:
     messages : str
         Precision of gossip messages.
     rows_per_agent : int
-        Rows of each agent.
+        Number of rows of each agent.
     spectrum : str
         Description of the origin of the eigenvalues.
     tried_dim : int
-        Number of columns of the stand-ins; bytes are counted for ``dim``.
+        Number of columns of the surrogate agents; bytes are counted for ``dim``.
     preparation : Cost
-        Cost of agreeing on counts, mean and spread, which every method needs first; not part of the predictions.
+        Cost of agreeing on counts, mean and spread, which every algorithm needs first; not part of the predictions.
     predictions : tuple of Prediction
-        One per method.
+        One per algorithm.
     recommended : str or None
-        The fastest method that may be recommended.
+        The fastest algorithm that may be recommended; None without one.
     reason : str
         Reason for the recommendation.
 
     Examples
     --------
     >>> import deepca
-    >>> plan = deepca.plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", methods=["krylov"])
+    >>> plan = deepca.plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", algorithms=["krylov"])
     >>> plan.recommended
     'krylov'
-    >>> plan["krylov"].reaches
+    >>> plan["krylov"].reaches_tol
     True
     """
 
@@ -94,14 +96,47 @@ class Plan:
     recommended: str | None
     reason: str
 
-    def __getitem__(self, method: str) -> Prediction:
-        """Return the prediction for one method."""
+    def __getitem__(self, algorithm: str) -> Prediction:
+        """Return the prediction for one algorithm."""
         for prediction in self.predictions:
-            if prediction.method == method:
+            if prediction.algorithm == algorithm:
                 return prediction
-        raise ParameterError("method", method, f"the plan has predictions for {_listed(self.predictions)}")
+        raise ParameterError("algorithm", algorithm, f"choose one of {_listed(self.predictions)}")
 
 
+class PlanOptions(TypedDict, total=False):
+    """Keyword parameters of :func:`plan` that have defaults and do not describe the data."""
+
+    rows_per_agent: int | None
+    messages: Messages
+    algorithms: Sequence[str]
+    allow_covariance: bool
+    unreliable: bool
+    seed: int
+    observer_factory: ObserverFactory | None
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Values of PlanOptions."""
+
+    rows_per_agent: int | None = None
+    messages: Messages = "float64"
+    algorithms: Sequence[str] = PLANNED_ALGORITHMS
+    allow_covariance: bool = False
+    unreliable: bool = False
+    seed: int = 0
+    observer_factory: ObserverFactory | None = None
+
+    def may_recommend(self, algorithm: str) -> bool:
+        """Return whether an algorithm may be recommended."""
+        if algorithm == "covariance" and not self.allow_covariance:
+            return False
+        return not (self.unreliable and algorithm in TREE_ALGORITHMS)
+
+
+@renamed_parameters(methods="algorithms", watch="observer_factory")
+@with_options(PlanOptions, _Options())
 def plan(
     topology: Topology | str,
     n_components: int,
@@ -111,62 +146,61 @@ def plan(
     dim: int | None = None,
     eigenvalues: npt.ArrayLike | None = None,
     spectrum: str | None = None,
-    tol: float = 1e-8,
-    rows_per_agent: int | None = None,
-    messages: Messages = "float64",
-    methods: Sequence[str] = METHODS,
-    allow_covariance: bool = False,
-    unreliable: bool = False,
-    seed: int = 0,
-    watch: ObserverFactory | None = None,
+    tol: float = 1e-10,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Predict rounds, bytes and time of every method, and recommend the fastest.
 
     Parameters
     ----------
     topology : Topology or str
-        Network, or its name with the number of agents, such as ``"ring:50"``.
+        Fixed, undirected network of at least two agents, or its name, such as ``"ring:50"``.
     n_components : int
         Number of components k.
     latency, bandwidth : float or str
-        Seconds and bits per second, or text such as ``"30ms"`` and ``"30Mbit"``.
+        Seconds from 0 to 1e300 and bits per second from 1e-300 to 1e300, or text such as ``"30ms"`` and ``"30Mbit"``.
     dim : int, optional
         Number of columns; by default the number of eigenvalues.
     eigenvalues : array_like, optional
         Eigenvalues of the pooled covariance, at least k + 1, continued geometrically up to ``dim``; 1/i by default.
     spectrum : str, optional
         Description of the origin of the eigenvalues, for the report.
-    tol : float
+    tol : float, default=1e-10
         Tolerance.
     rows_per_agent : int, optional
-        Rows of each agent, 1000 by default; with fewer rows, agents differ more.
+        Number of rows of each agent, 1000 by default; with fewer rows, agents differ more.
     messages : {"float64", "float32", "float16"}
         Precision of gossip messages, for methods that gossip.
-    methods : sequence of str
-        Methods to compare.
-    allow_covariance : bool
-        Whether to recommend "covariance", which reveals every site's covariance matrix.
-    unreliable : bool
-        Whether messages may be lost, so that no method may sum along a tree; losses take no time in the plan.
-    seed : int
-        Seed of the stand-ins, and of random networks.
-    watch : callable, optional
-        Returns an observer for a method, such as a progress bar.
+    algorithms : sequence of str
+        Names from ``deepca.planning.PLANNED_ALGORITHMS``; all of them by default.
+    allow_covariance : bool, default=False
+        Whether "covariance", which reveals every site's covariance matrix, may be recommended.
+    unreliable : bool, default=False
+        Whether messages may be lost (which takes no time here), so that sums along a tree may not be recommended.
+    seed : int, default=0
+        Seed of the surrogate agents, and of random networks.
+    observer_factory : callable, optional
+        Returns an observer, such as a progress bar, for the algorithm of a given name.
 
     Returns
     -------
     Plan
         Predictions and recommendation.
+
+    Raises
+    ------
+    InvalidInput, GapError
+        If a parameter, the network or the eigenvalues are unsuitable, or (GapError) leave no gap after λ_k.
     """
-    _check(tol, methods, dim, rows_per_agent, messages)
-    expected = _Expected(*spectrum_of(eigenvalues, dim, n_components, spectrum), n_components, rows_per_agent)
-    net, link, policy = _fixed_network(topology, seed), _link(latency, bandwidth), _Policy(allow_covariance, unreliable)
-    return _rehearse(Rehearsal(net, link, not unreliable, tol, messages, watch), expected, methods, policy, seed)
+    chosen = _Options(**options)
+    _check(tol, dim, chosen)
+    expected = _Expected(*spectrum_of(eigenvalues, dim, n_components, spectrum), n_components, chosen.rows_per_agent)
+    return _rehearse(_fixed_network(topology, chosen.seed), _link(latency, bandwidth), tol, expected, chosen)
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """Expected data: all eigenvalues and their origin, k, and the number of rows of each agent."""
+    """Facts about the data of the run: all eigenvalues and their origin, k, and the number of rows of each agent."""
 
     values: Array
     source: str
@@ -178,27 +212,13 @@ class _Expected:
         """Number of rows of each agent."""
         return self.given_rows or ROWS_PER_AGENT
 
-    def stand_ins(self, m: int, seed: int) -> tuple[SurrogateAgents, SurrogateAgents]:
-        """Return two sets of stand-ins: one for "covariance" (the second), and one for all other methods."""
+    def surrogates(self, m: int, seed: int) -> tuple[SurrogateAgents, SurrogateAgents]:
+        """Return two sets of surrogate agents: the first for all algorithms but "covariance", the second for that."""
         agents = SurrogateAgents.of(self.values, self.k, m, self.rows, seed, max(4 * (self.k + 8), 64))
         if not isinstance(agents.A, SharedMatrix):
             return agents, agents
-        # "covariance" sends whole matrices, so each of its stand-ins needs its own
+        # "covariance" sends whole matrices, so each of its agents needs a matrix of its own
         return agents, SurrogateAgents.of(self.values, self.k, m, self.rows, seed, 2 * self.k + 16)
-
-
-@dataclass(frozen=True)
-class _Policy:
-    """Rules for which methods may be recommended."""
-
-    allow_covariance: bool
-    unreliable: bool
-
-    def allows(self, method: str) -> bool:
-        """Return whether a method may be recommended."""
-        if method == "covariance" and not self.allow_covariance:
-            return False
-        return not (self.unreliable and method in TREE_METHODS)
 
 
 def _fixed_network(topology: Topology | str, seed: int) -> Topology:
@@ -222,38 +242,38 @@ def _fixed_network(topology: Topology | str, seed: int) -> Topology:
 
 def _link(latency: float | str, bandwidth: float | str) -> LinkSpeed:
     return LinkSpeed(
-        seconds(latency) if isinstance(latency, str) else float(latency),
-        bits_per_second(bandwidth) if isinstance(bandwidth, str) else float(bandwidth),
+        seconds(latency) if isinstance(latency, str) else latency,
+        bits_per_second(bandwidth) if isinstance(bandwidth, str) else bandwidth,
     )
 
 
-def _check(tol: float, methods: Sequence[str], dim: int | None, rows_per_agent: int | None, messages: Messages) -> None:
+def _check(tol: float, dim: int | None, options: _Options) -> None:
     """Raise ParameterError unless :func:`plan` accepts these values."""
     Tolerance(tol)
-    for method in methods:
-        if method not in METHODS:
-            raise ParameterError("methods", method, f"choose from {', '.join(METHODS)}")
+    for algorithm in options.algorithms:
+        if algorithm not in PLANNED_ALGORITHMS:
+            raise ParameterError("algorithms", algorithm, f"choose from {', '.join(PLANNED_ALGORITHMS)}")
     check("dim", dim, Integer(1, MAX_DIM), NONE)
-    check("rows_per_agent", rows_per_agent, Integer(1, MAX_ROWS_PER_AGENT), NONE)
-    check("messages", messages, OneOf(*get_args(Messages)))
+    check("rows_per_agent", options.rows_per_agent, Integer(1, MAX_ROWS_PER_AGENT), NONE)
+    check("messages", options.messages, OneOf(*get_args(Messages)))
 
 
-def _rehearse(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str], policy: _Policy, seed: int) -> Plan:
-    """Rehearse the methods on stand-ins for the expected data, and recommend one."""
-    net = rehearsal.topology
-    agents, few = expected.stand_ins(net.n_agents, seed)
-    found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in methods]
-    predictions = tuple(_with_remarks(one, rehearsal.messages, policy) for one in found)
-    recommended, reason = _recommended(predictions, policy)
+def _rehearse(net: Topology, link: LinkSpeed, tol: float, expected: _Expected, options: _Options) -> Plan:
+    """Rehearse the algorithms on surrogates of the expected data, and recommend one."""
+    rehearsal = Rehearsal(net, link, not options.unreliable, tol, options.messages, options.observer_factory)
+    agents, few = expected.surrogates(net.n_agents, options.seed)
+    found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in options.algorithms]
+    predictions = tuple(_with_remarks(one, options) for one in found)
+    recommended, reason = _recommended(predictions, options)
     return Plan(
         topology=net.name,
         agents=net.n_agents,
         dim=expected.values.size,
         components=expected.k,
-        tol=rehearsal.tol,
-        link=rehearsal.link,
-        unreliable=policy.unreliable,
-        messages=rehearsal.messages,
+        tol=tol,
+        link=link,
+        unreliable=options.unreliable,
+        messages=options.messages,
         rows_per_agent=expected.rows,
         spectrum=expected.source,
         tried_dim=agents.A.d,
@@ -264,22 +284,24 @@ def _rehearse(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str],
     )
 
 
-def _with_remarks(one: Prediction, messages: Messages, policy: _Policy) -> Prediction:
-    """Add remarks that matter for the choice of the method."""
+def _with_remarks(one: Prediction, options: _Options) -> Prediction:
+    """Add remarks that matter for the choice of the algorithm."""
     remarks = [one.remark] if one.remark else []
-    if one.method == "covariance":
-        remarks.append(_REVEALS if policy.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
-    if one.method in TREE_METHODS and policy.unreliable:
+    if one.algorithm == "covariance":
+        remarks.append(_REVEALS if options.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
+    if one.algorithm in TREE_ALGORITHMS and options.unreliable:
         remarks.append("not recommended where messages get lost")
-    if one.method in TREE_METHODS and messages != "float64":
+    if one.algorithm in TREE_ALGORITHMS and options.messages != "float64":
         remarks.append("with float64 messages, since sums along a tree need full precision")
     return replace(one, remark="; ".join(remarks))
 
 
-def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[str | None, str]:
-    """Return the fastest method that may be recommended, and why."""
-    best, reason = fastest({p.method: p.total.seconds for p in predictions if p.reaches and policy.allows(p.method)})
-    if best in TREE_METHODS:
+def _recommended(predictions: Sequence[Prediction], options: _Options) -> tuple[str | None, str]:
+    """Return the fastest algorithm that may be recommended, or None without one, and the reason."""
+    reaching = {p.algorithm: p.total.seconds for p in predictions if p.reaches_tol}
+    allowed = {algorithm: time for algorithm, time in reaching.items() if options.may_recommend(algorithm)}
+    best, reason = fastest(allowed, withheld=sorted(reaching.keys() - allowed.keys()))
+    if best in TREE_ALGORITHMS:
         reason += "; it sums along a tree, so no message may get lost"
     if best == "covariance":
         reason += f", and it {_REVEALS}"
@@ -287,4 +309,4 @@ def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[st
 
 
 def _listed(predictions: Sequence[Prediction]) -> str:
-    return ", ".join(prediction.method for prediction in predictions)
+    return ", ".join(prediction.algorithm for prediction in predictions)

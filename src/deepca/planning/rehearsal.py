@@ -1,4 +1,4 @@
-"""Run the real algorithms on stand-in agents, and count what they send."""
+"""Run the real algorithms on surrogate agents, and count what they send."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepca._util.machine import one_blas_thread
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
 from deepca.consensus.mixers import Chebyshev, FastMix
 from deepca.consensus.rates import first_rounds
 from deepca.data.moments import empty_moments
-from deepca.data.statistics import agreed_totals
-from deepca.decomposition.settings import algorithm_of
+from deepca.data.statistics import agree_on_statistics
+from deepca.decomposition.settings import create_algorithm
 from deepca.network.compression import Messages
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.methods import ObserverFactory, Trajectory, messages_of
+from deepca.planning.methods import ObserverFactory, Trajectory, message_precision
 from deepca.solver.loop import solve
 from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
@@ -26,50 +27,51 @@ from deepca.topology.graph import Topology
 
 __all__ = ["MessageLength", "Prediction", "Rehearsal", "SharedMatrix", "SurrogateAgents"]
 
-_HETEROGENEITY = 2  # squared differences between sites of real data over those of Gaussian rows; measured: 1.9 … 2.4
-_AFFORDABLE_ENTRIES = 2_000_000  # of all A_j together; iterations with them take a second or two
-MAX_COLUMNS = 200_000  # of all agents together; beyond that, fewer columns represent all of them
-MAX_ENTRIES = 40_000_000  # of all A_j together; beyond that, all agents share one A_j
-_AFFORDABLE_PRODUCTS = 5 * 10**9  # scalar multiplications of a rehearsal, which take some seconds
-MIN_REHEARSED_ITERATIONS, MAX_REHEARSED_ITERATIONS = 60, 1000  # of a rehearsal; longer runs are extrapolated
-MAX_ITERATIONS = 1_000_000  # a method that needs more counts as not reaching the tolerance
-_RECORD_EVERY = 8  # iterations between two measurements of the angle
+_HETEROGENEITY = 2  # ratio of squared differences between sites, real data to Gaussian rows; measured: 1.9 … 2.4
+_AFFORDABLE_ENTRIES = 2_000_000  # number of entries of all A_j with which iterations take a second or two
+MAX_COLUMNS = 200_000  # maximum number of columns of all agents; fewer columns represent all of them beyond that
+MAX_ENTRIES = 40_000_000  # maximum number of entries of all A_j; beyond that, all agents have the same matrix
+_AFFORDABLE_PRODUCTS = 5 * 10**9  # number of scalar multiplications of a rehearsal, which take some seconds
+MIN_REHEARSED_ITERATIONS, MAX_REHEARSED_ITERATIONS = 60, 1000  # limits of a rehearsal; longer runs are extrapolated
+MAX_ITERATIONS = 1_000_000  # an algorithm that needs more does not count as reaching the tolerance
+_RECORD_EVERY = 8  # iterations from one measurement of the angle to the next
 _SEED = 5003
 
 
+@renamed_attributes(method="algorithm", running="iteration_cost", proof="certificate_cost", reaches="reaches_tol")
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted cost of one method.
+    """Predicted cost of one algorithm.
 
     Parameters
     ----------
-    method : str
-        Name of the method.
+    algorithm : str
+        Name of the algorithm.
     iterations : int
         Number of iterations.
-    running, proof, total : Cost
+    iteration_cost, certificate_cost, total : Cost
         Cost of the iterations, of the certificate, and of both.
-    reaches : bool
-        Whether it reaches the tolerance; if not, the costs are those of the trial.
+    reaches_tol : bool
+        Whether the algorithm reaches the tolerance; if not, the costs are those of the rehearsal.
     extrapolated : bool
-        Whether it would run longer than the trial, so that iterations and costs are extrapolated.
+        Whether the run would be longer than the rehearsal, so that iterations and costs are extrapolated.
     remark : str
-        What to know about the method; may be empty.
+        Facts that matter for the choice of the algorithm; may be empty.
     """
 
-    method: str
+    algorithm: str
     iterations: int
-    running: Cost
-    proof: Cost
+    iteration_cost: Cost
+    certificate_cost: Cost
     total: Cost
-    reaches: bool
+    reaches_tol: bool
     extrapolated: bool
     remark: str
 
 
 @dataclass(frozen=True)
 class SurrogateAgents:
-    """Stand-in agents on which methods are rehearsed.
+    """Agents without data, on which algorithms are rehearsed.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ class SurrogateAgents:
 
     @classmethod
     def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> SurrogateAgents:
-        """Draw agents whose mean has these eigenvalues; keep at least ``least`` columns."""
+        """Draw agents the mean of whose matrices has these eigenvalues; keep at least ``least`` columns."""
         d = values.size
         used = min(d, max(min(math.isqrt(_AFFORDABLE_ENTRIES // m), MAX_COLUMNS // m), least))
         kept, stands_for = _representatives(values, used)
@@ -136,12 +138,15 @@ class SharedMatrix(Operator):
 
 
 def _reflected(v: Array, X: Array) -> Array:
-    """Compute ``(I − 2vvᵀ) X``, batched, since eigenvectors along the axes would be found without rounding errors."""
+    """Reflect ``X`` by ``I − 2vvᵀ``, batched; eigenvectors along the axes would be found without rounding errors."""
     return np.asarray(X - 2.0 * v[:, None] * (v @ X)[..., None, :])
 
 
 def _representatives(values: Array, used: int) -> tuple[Array, Array]:
-    """Return ``used`` eigenvalues and how many each represents: the first half exactly, the rest as group means."""
+    """Choose ``used`` values that represent all eigenvalues: the first half as they are, then means of groups.
+
+    Return them, and the number of eigenvalues that each represents.
+    """
     exact = used if used == values.size else used // 2
     groups = np.array_split(values[exact:], used - exact) if used > exact else []
     kept = np.concatenate([values[:exact], [float(group.mean()) for group in groups]])
@@ -149,7 +154,7 @@ def _representatives(values: Array, used: int) -> tuple[Array, Array]:
 
 
 def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
-    """Draw the second moments of Gaussian rows with standard deviations ``spread``."""
+    """Draw the matrix of second moments of Gaussian rows with standard deviations ``spread``."""
     d = spread.size
     if rows <= d:
         G = rng.standard_normal((rows, d)) * spread
@@ -163,31 +168,49 @@ def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Trial runs of methods on stand-ins, which count what the methods send."""
+    """Runs of algorithms on surrogate agents, which count what the algorithms send.
+
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    link : LinkSpeed
+        Speed of every agent's connection.
+    reliable : bool
+        Whether averages may rely on every message.
+    tol : float
+        Tolerance.
+    messages : {"float64", "float32", "float16"}
+        Precision of gossip messages.
+    observer_factory : callable or None
+        Returns an observer for the algorithm of a given name.
+    """
 
     topology: Topology
     link: LinkSpeed
     reliable: bool
     tol: float
     messages: Messages
-    watch: ObserverFactory | None
+    observer_factory: ObserverFactory | None
 
-    def prediction(self, method: str, agents: SurrogateAgents) -> Prediction:
-        """Run a method, and extrapolate if it does not finish within the affordable iterations."""
+    def prediction(self, algorithm: str, agents: SurrogateAgents) -> Prediction:
+        """Run an algorithm, and extrapolate if it does not finish within the affordable iterations."""
         k = agents.W0.shape[1]
         network = self._network(agents, k)
         course = _Extrapolation(agents.U, lambda: network.running, every=_RECORD_EVERY)
         limit = self._affordable(agents)
         result = solve(
-            algorithm_of(method, agents.A, agents.W0, network, messages=messages_of(method, self.messages)),
+            create_algorithm(
+                algorithm, agents.A, agents.W0, network, messages=message_precision(algorithm, self.messages)
+            ),
             max_iter=limit,
             stop=Tolerance(self.tol),
-            observers=[course] if self.watch is None else [course, self.watch(method)],
+            observers=[course] if self.observer_factory is None else [course, self.observer_factory(algorithm)],
         )
         running, iterations, reaches, remark = network.running, result.iterations, result.status.ok, ""
         extrapolated = not reaches and iterations == limit  # whatever its status, the trajectory of the angle decides
         if extrapolated:
-            slowest = agents.values[k] / agents.values[k - 1] if method == "deepca" else 0.0
+            slowest = agents.values[k] / agents.values[k - 1] if algorithm == "deepca" else 0.0
             more = course.iterations_to(self.tol, float(slowest))
             reaches = more <= MAX_ITERATIONS
             too_many = f"would take more than {MAX_ITERATIONS:,} iterations"
@@ -200,12 +223,12 @@ class Rehearsal:
         elif not reaches:
             remark = f"does not reach the tolerance: {result.status.code.replace('_', ' ')}"
         return Prediction(
-            method=method,
+            algorithm=algorithm,
             iterations=iterations,
-            running=running.cost(),
-            proof=network.proving.cost(),
+            iteration_cost=running.cost(),
+            certificate_cost=network.proving.cost(),
             total=(running + network.proving).cost(),
-            reaches=reaches,
+            reaches_tol=reaches,
             extrapolated=extrapolated and reaches,
             remark=remark,
         )
@@ -214,7 +237,7 @@ class Rehearsal:
         """Return the cost of agreeing on counts, mean and spread, as in :func:`deepca.decomposition.fit.decompose`."""
         network = self._network(agents, 1)
         one = replace(empty_moments(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
-        agreed_totals(network, [one] * network.n_agents)
+        agree_on_statistics(network, [one] * network.n_agents)
         return network.running.cost()
 
     def _network(self, agents: SurrogateAgents, columns: int) -> MeteredNetwork:
@@ -245,7 +268,10 @@ class _Extrapolation(Trajectory[Sent]):
         return (after - before) * (1.0 / (last - first))
 
     def iterations_to(self, tol: float, slowest: float) -> float:
-        """Return the number of further iterations to ``tol`` at the slower of the recent and the known rate, or inf."""
+        """Return the number of further iterations to ``tol``, at the slower of the recent and the known rate.
+
+        Return inf if the angle does not decrease.
+        """
         (first, before, _), (last, after, _) = self.records[len(self.records) // 2], self.records[-1]
         if not (0.0 < after < before < math.inf):
             return math.inf
@@ -255,16 +281,17 @@ class _Extrapolation(Trajectory[Sent]):
 
 @dataclass(frozen=True)
 class MessageLength:
-    """Size of the messages of real agents with d columns, given that of stand-ins with ``used`` columns.
+    """Size of the messages of real agents with d columns, given the size for surrogates with ``used`` columns.
 
     Parameters
     ----------
     used, d : int
-        Columns of the stand-ins and of the real data.
+        Number of columns of the surrogate agents and of the real data.
     m : int
         Number of agents.
     columns : int
-        Smallest number of vectors of length d in any message; shorter messages contain none, and keep their size.
+        Smallest number of vectors that a message with vectors contains. A message too short for so many vectors
+        contains none, so its size does not depend on the number of columns.
     """
 
     used: int
@@ -273,13 +300,13 @@ class MessageLength:
     columns: int
 
     def __call__(self, nbytes: int) -> int:
-        """Return the size of a message."""
-        smallest = 2 * self.used  # a vector in float16, the shortest format
+        """Return the size of a message of real agents, given that of the same message of surrogate agents."""
+        shortest = 2 * self.used  # bytes of a vector in float16, the shortest format
         one_per_agent = 8 * self.m <= nbytes <= 8 * (self.m + 2)
-        if self.used == self.d or nbytes < self.columns * smallest or one_per_agent:
+        if self.used == self.d or nbytes < self.columns * shortest or one_per_agent:
             return nbytes
         triangle = self.used * (self.used + 1) // 2
         if triangle <= nbytes // 8 <= triangle + 2:  # a covariance matrix
             return nbytes + 8 * (self.d * (self.d + 1) // 2 - triangle)
-        columns, rest = divmod(nbytes, smallest)
+        columns, rest = divmod(nbytes, shortest)
         return 2 * columns * self.d + rest

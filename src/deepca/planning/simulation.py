@@ -1,4 +1,4 @@
-"""Try a network before it is built: run every method on given data over given links, with simulated time.
+"""Test a network before it is built: run algorithms on given data over given links, with simulated time.
 
 The real algorithms run on the rows, from agreeing on counts and mean to the certificate, over a
 :class:`~deepca.planning.timed.TimedNetwork`. Only time is simulated; the answers are exact, and certified.
@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from deepca._util.machine import available_memory
+from deepca._util.renamed import renamed_attributes, renamed_names, renamed_parameters
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
-from deepca.data.columns import common_columns
+from deepca.data.columns import align_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.fit import decompose
@@ -25,42 +26,48 @@ from deepca.network.compression import Messages
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
-from deepca.planning.clock import PARTS, SimulatedClock
+from deepca.planning.clock import TIME_PARTS, SimulatedClock
 from deepca.planning.links import Links
-from deepca.planning.methods import ObserverFactory, Trajectory, fastest, messages_of
+from deepca.planning.methods import TREE_ALGORITHMS, ObserverFactory, Trajectory, fastest, message_precision
 from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
 from deepca.solver.observers import Observer
+from deepca.solver.result import StatusCode
 
-__all__ = ["COMPARED", "GFLOPS", "Bottleneck", "Simulation", "Trial", "simulate", "stand_in_rows"]
+__all__ = ["DEFAULT_ALGORITHMS", "GFLOPS", "Bottleneck", "SimulatedRun", "Simulation", "simulate", "surrogate_rows"]
 
-COMPARED = ("krylov", "accelerated", "deepca", "depca")
-"""Methods to try by default; "covariance", which reveals the covariances, is only tried on request."""
+__getattr__ = renamed_names(
+    __name__, COMPARED="DEFAULT_ALGORITHMS", Trial="SimulatedRun", stand_in_rows="surrogate_rows"
+)
+
+DEFAULT_ALGORITHMS = ("krylov", "accelerated", "deepca", "depca")
+"""Algorithms that are simulated by default; "covariance" is not, since it reveals the covariances."""
 GFLOPS = 10.0
 """Default speed in 10⁹ operations per second: about that of one core for products with few columns."""
-_MAX_BOTTLENECKS = 5  # links and agents that are reported
+_MAX_BOTTLENECKS = 5  # number of links and agents to report
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A link (its two agents) or an agent, and its seconds on the critical path."""
+    """Link (of two agents) or agent, and the seconds for which the critical path waits for it."""
 
     kind: Literal["link", "agent"]
     agents: tuple[str, ...]
     seconds: float
 
     def __str__(self) -> str:
-        """Return the kind and the names."""
+        """Return the kind and the names of the agents as text."""
         return f"{self.kind} {' – '.join(self.agents)}"
 
 
+@renamed_attributes(resent="retransmissions")
 @dataclass(frozen=True)
-class Trial:
-    """Simulated run of one method.
+class SimulatedRun:
+    """Simulated run of one algorithm.
 
     Parameters
     ----------
     algorithm : str
-        Name of the method.
+        Name of the algorithm.
     status, advice : str
         As in :class:`~deepca.Status`.
     certified : bool
@@ -71,16 +78,16 @@ class Trial:
         Numbers of iterations and rounds, certificate included.
     bytes_per_agent : float
         Bytes that an agent sends on average, certificate included.
-    resent : int
-        Messages that were lost and sent again.
+    retransmissions : int
+        Number of times that a lost message was sent again.
     seconds : float
         Time until the last agent finishes.
     parts : dict
-        Those seconds by cause, as in ``deepca.planning.clock.PARTS``.
+        These seconds by cause; the keys are ``deepca.planning.clock.TIME_PARTS``.
     phases : dict
-        Those seconds by phase: preparation, iterations and proof.
+        These seconds by phase: preparation, iterations and proof.
     bottlenecks : tuple of Bottleneck
-        Links and agents that took most of the time, in descending order.
+        Up to five links and agents that took most of the time, in descending order.
     curve : tuple of tuple
         Seconds, and largest tangent of any agent, after every iteration.
     """
@@ -94,7 +101,7 @@ class Trial:
     rounds: int
     control_rounds: int
     bytes_per_agent: float
-    resent: int
+    retransmissions: int
     seconds: float
     parts: dict[str, float]
     phases: dict[str, float]
@@ -102,9 +109,10 @@ class Trial:
     curve: tuple[tuple[float, float], ...]
 
 
+@renamed_attributes(trials="runs")
 @dataclass(frozen=True)
 class Simulation:
-    """Simulated runs of several methods, and a recommendation.
+    """Simulated runs of several algorithms, and a recommendation.
 
     Parameters
     ----------
@@ -120,10 +128,10 @@ class Simulation:
         Tolerance.
     gflops : float
         Speed of an agent with slowdown 1, in 10⁹ operations per second.
-    trials : tuple of Trial
-        One per method.
+    runs : tuple of SimulatedRun
+        One per algorithm.
     recommended : str or None
-        The fastest certified method.
+        The fastest algorithm with a certified answer, other than "covariance"; None without one.
     reason : str
         Reason for the recommendation.
 
@@ -131,7 +139,7 @@ class Simulation:
     --------
     >>> import deepca
     >>> links = deepca.Links.of(deepca.topology.ring(4), latency=0.03)
-    >>> rows = stand_in_rows(0.5 ** np.arange(6.0), 4, 50, seed=0)
+    >>> rows = surrogate_rows(0.5 ** np.arange(6.0), 4, 50, seed=0)
     >>> simulation = deepca.simulate(rows, links, 2, algorithms=["krylov", "deepca"])
     >>> simulation.recommended
     'krylov'
@@ -145,25 +153,26 @@ class Simulation:
     components: int
     tol: float
     gflops: float
-    trials: tuple[Trial, ...]
+    runs: tuple[SimulatedRun, ...]
     recommended: str | None
     reason: str
 
-    def __getitem__(self, algorithm: str) -> Trial:
-        """Return the trial of one method."""
-        for trial in self.trials:
-            if trial.algorithm == algorithm:
-                return trial
-        raise ParameterError("algorithm", algorithm, f"choose one of {', '.join(t.algorithm for t in self.trials)}")
+    def __getitem__(self, algorithm: str) -> SimulatedRun:
+        """Return the run of one algorithm."""
+        for run in self.runs:
+            if run.algorithm == algorithm:
+                return run
+        raise ParameterError("algorithm", algorithm, f"choose one of {', '.join(run.algorithm for run in self.runs)}")
 
 
+@renamed_parameters(watch="observer_factory")
 def simulate(
     sources: Sequence[Source],
     links: Links,
     n_components: int,
     *,
-    algorithms: Sequence[str] = COMPARED,
-    tol: float = 1e-8,
+    algorithms: Sequence[str] = DEFAULT_ALGORITHMS,
+    tol: float = 1e-10,
     max_iter: int = 2000,
     rounds: int | Literal["auto"] = "auto",
     messages: Messages = "float64",
@@ -171,9 +180,9 @@ def simulate(
     scale: bool = False,
     gflops: float = GFLOPS,
     seed: int = 0,
-    watch: ObserverFactory | None = None,
+    observer_factory: ObserverFactory | None = None,
 ) -> Simulation:
-    """Simulate how long each method takes on these rows over these links, and recommend the fastest.
+    """Simulate how long each algorithm takes on these rows over these links, and recommend the fastest.
 
     Parameters
     ----------
@@ -184,32 +193,38 @@ def simulate(
     n_components : int
         Number of components.
     algorithms : sequence of str
-        Names from ``deepca.decomposition.settings.ALGORITHMS``.
-    tol : float
+        Names from ``deepca.decomposition.settings.ALGORITHMS``; by default `DEFAULT_ALGORITHMS`.
+    tol : float, default=1e-10
         Tolerance.
-    max_iter : int
+    max_iter : int, default=2000
         Maximum number of iterations.
     rounds : int or "auto"
-        Gossip rounds per iteration, for methods that gossip.
+        Gossip rounds per iteration, for algorithms that gossip.
     messages : {"float64", "float32", "float16"}
-        Precision of gossip messages, for methods that gossip.
+        Precision of gossip messages, for algorithms that gossip.
     center, scale : bool
         Whether to subtract the mean, and to divide columns by their standard deviations.
     gflops : float
-        Speed of an agent with slowdown 1, in 10⁹ operations per second; inf if computing takes no time.
+        Speed of an agent with slowdown 1, in 10⁹ operations per second, from 1e-300 to 1e300; inf if computing takes no
+        time.
     seed : int
         Seed of the starting point, and of losses, jitter and stalls.
-    watch : callable, optional
-        Returns an observer for a method, such as a progress bar.
+    observer_factory : callable, optional
+        Returns an observer, such as a progress bar, for the algorithm of a given name.
 
     Returns
     -------
     Simulation
-        Trials and recommendation.
+        Runs and recommendation.
+
+    Raises
+    ------
+    InvalidInput
+        If a parameter is outside its range (ParameterError), or the rows cannot be used (DataError).
     """
     _check(sources, links, n_components, algorithms, gflops)
     asked = Settings(int(n_components), center, scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
-    return _compare(sources, links, asked, _settings_of_each(asked, algorithms, messages), gflops, watch)
+    return _compare(sources, links, asked, _settings_of_each(asked, algorithms, messages), gflops, observer_factory)
 
 
 def _compare(
@@ -218,30 +233,39 @@ def _compare(
     asked: Settings,
     each: Sequence[Settings],
     gflops: float,
-    watch: ObserverFactory | None,
+    observer_factory: ObserverFactory | None,
 ) -> Simulation:
-    """Try each algorithm, compare its answer with the pooled one, and recommend the fastest."""
-    held = read(common_columns(sources))
-    pooled = decompose(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
-    trials = tuple(
-        _trial(
-            held, links, settings, pooled.components.T, gflops, () if watch is None else (watch(settings.algorithm),)
+    """Simulate each algorithm, compare its answer with that on pooled rows, and recommend the fastest."""
+    data = read(align_columns(sources))
+    exact = replace(asked, algorithm="krylov", rounds="auto")
+    pooled = decompose(data, SimulatedNetwork(links.topology), exact)
+    runs = tuple(
+        _simulated_run(
+            data,
+            links,
+            settings,
+            pooled.components.T,
+            gflops,
+            () if observer_factory is None else (observer_factory(settings.algorithm),),
         )
         for settings in each
     )
     recommended, reason = fastest(
-        {t.algorithm: t.seconds for t in trials if t.certified and t.algorithm != "covariance"}, "simulated time"
+        {run.algorithm: run.seconds for run in runs if run.certified and run.algorithm != "covariance"},
+        "simulated time",
+        withheld=[run.algorithm for run in runs if run.certified and run.algorithm == "covariance"],
+        unfinished=any(run.status == StatusCode.OUT_OF_ITERATIONS for run in runs),
     )
     return Simulation(
         network=links.topology.name,
         agents=links.names,
         links=links.topology.n_edges,
         n_rows=pooled.n_rows,
-        dim=held.sources[0].d,
+        dim=data.sources[0].d,
         components=len(pooled.components),
         tol=asked.tol,
         gflops=gflops,
-        trials=trials,
+        runs=runs,
         recommended=recommended,
         reason=reason,
     )
@@ -254,27 +278,28 @@ def _check(
     m = links.topology.n_agents
     if len(sources) != m:
         raise DataError(
-            f"got rows of {len(sources)} agents for a network of {m}; give those of every agent",
+            f"got rows of {len(sources)} agents for a network of {m} agents; give the rows of every agent",
             parameter="sources",
             value=len(sources),
         )
     if not algorithms:
         raise InvalidInput(f"no algorithms given; choose from {', '.join(ALGORITHMS)}", parameter="algorithms")
-    check("n_components", n_components, Integer(1), meaning="the same for all methods")
+    check("n_components", n_components, Integer(1), meaning="the same for all algorithms")
     check_speed(gflops)
 
 
 def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Messages) -> list[Settings]:
-    """Return the checked settings of each algorithm; those that sum along a tree send float64."""
+    """Return the checked settings of each algorithm; one that sums along a tree sends float64 in automatic rounds."""
     each = []
     for name in dict.fromkeys(algorithms):
-        each.append(replace(asked, algorithm=name, messages=messages_of(name, messages)))
+        rounds = "auto" if name in TREE_ALGORITHMS else asked.rounds
+        each.append(replace(asked, algorithm=name, rounds=rounds, messages=message_precision(name, messages)))
         check_settings(each[-1])
     return each
 
 
-def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
-    """Draw Gaussian rows for each of m agents, whose covariance has these eigenvalues, in place of real data."""
+def surrogate_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
+    """Draw rows for each of m agents from a Gaussian whose covariance has these eigenvalues, in place of real data."""
     if rows < 2:
         raise InvalidInput(
             f"{rows} rows per agent are too few; give at least two", parameter="rows_per_agent", value=rows
@@ -298,29 +323,29 @@ def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, 
 
 @dataclass(frozen=True)
 class _TimedData(LocalData):
-    """Local data whose products advance the agents' clocks."""
+    """Local data with operators whose products advance the agents' clocks."""
 
     clock: SimulatedClock = field(kw_only=True)
 
     def operator(self, *args: Any, **kwargs: Any) -> Operator:
-        """Return the timed operator."""
+        """Return the operator, which advances the clocks."""
         return TimedOperator(super().operator(*args, **kwargs), self.clock)
 
 
-def _trial(
-    held: LocalData, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
-) -> Trial:
-    """Run one method over simulated links."""
+def _simulated_run(
+    data: LocalData, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
+) -> SimulatedRun:
+    """Run one algorithm over simulated links."""
     network = TimedNetwork(links, gflops=gflops, seed=settings.seed or 0)
     clock = network.clock
-    if held.form == "covariance":  # computed from the rows once
-        clock.compute(np.array([float(of.n) for of in held.moments]) * held.sources[0].d ** 2)
-    timed = _TimedData(held.sources, held.weights, held.form, held.moments, held.single, clock=clock)
+    if data.form == "covariance":  # the covariances are computed from the rows once
+        clock.compute(np.array([float(of.n) for of in data.moments]) * data.sources[0].d ** 2)
+    timed = _TimedData(data.sources, data.weights, data.form, data.moments, data.is_float32, clock=clock)
     course = Trajectory(U, lambda: clock.elapsed)
     found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result
     last = int(clock.now.argmax())
-    return Trial(
+    return SimulatedRun(
         algorithm=settings.algorithm,
         status=result.status.code,
         advice=result.status.advice,
@@ -330,9 +355,9 @@ def _trial(
         rounds=found.traffic.rounds,
         control_rounds=found.traffic.control_rounds,
         bytes_per_agent=found.traffic.bytes_per_agent,
-        resent=clock.resent,
+        retransmissions=clock.retransmissions,
         seconds=clock.elapsed,
-        parts=dict(zip(PARTS, clock.parts[last].tolist(), strict=True)),
+        parts=dict(zip(TIME_PARTS, clock.parts[last].tolist(), strict=True)),
         phases=network.phases,
         bottlenecks=_bottlenecks(links, clock),
         curve=tuple((seconds, angle) for _, angle, seconds in course.records),
@@ -340,7 +365,7 @@ def _trial(
 
 
 def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
-    """Return the links and agents that take most of the critical path."""
+    """Return the links and agents on which the critical path spends most of its time."""
     critical = clock.critical_path()
     m = links.topology.n_agents
     low, high = np.minimum(links.senders, links.receivers), np.maximum(links.senders, links.receivers)

@@ -9,30 +9,31 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import ParameterError
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.simulated import SimulatedNetwork, disjoint_groups
-from deepca.operators.base import Operator, PerAgent
+from deepca.operators.base import MixedOperator, Operator
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.rounding import Rounding
 from deepca.operators.sparse_rows import SparseRows
 from deepca.planning.clock import Arcs, SimulatedClock
-from deepca.planning.links import Links
+from deepca.planning.links import Links, ValueRange
 from deepca.planning.metered import CERTIFICATE_PHASES, round_weights
 
 __all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
 _PREPARING = ("mean", "remainder", "spread", "columns")  # phases before the iterations
-_MAX_CACHED_ROUNDS = 256  # weights whose links are remembered; a time-varying network has new ones in every round
+_MAX_CACHED_ROUNDS = 256  # number of weight matrices whose links are cached, since time-varying networks have many
+_SPEED = ValueRange("a number from 1e-300 to 1e300, or inf if computing takes no time", positive=True, infinite=True)
 
 
 class TimedNetwork(SimulatedNetwork):
     """Simulated network with a clock for every agent.
 
-    Arrays, rounds and traffic are bitwise those of :class:`SimulatedNetwork`. An agent continues when it has the
-    messages of its own round, so agents drift apart as far as the graph allows. Lost messages are sent again, so losses
-    cost time but no accuracy. On a network of :func:`deepca.topology.time_varying.lossy`, lost messages are not sent
-    again: receivers wait, then use their own values.
+    Arrays, rounds and traffic are bitwise those of :class:`SimulatedNetwork`. An agent continues as soon as it has
+    received the messages of its round, so some agents may be rounds ahead of others, as far as the graph allows. Lost
+    messages are sent again, so losses cost time but no accuracy. On a network of
+    :func:`deepca.topology.time_varying.lossy`, lost messages are not sent again: receivers wait for
+    ``retransmission_timeout``, then use their own values instead.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class TimedNetwork(SimulatedNetwork):
     Raises
     ------
     ParameterError
-        If ``gflops`` is not positive.
+        If ``gflops`` is not from 1e-300 to 1e300, or inf.
 
     Examples
     --------
@@ -66,13 +67,13 @@ class TimedNetwork(SimulatedNetwork):
 
     def __init__(self, links: Links, *, gflops: float = np.inf, seed: int = 0) -> None:
         super().__init__(links.topology)
-        check_speed(gflops)
+        gflops = check_speed(gflops)
         self.links, self.clock = links, SimulatedClock(links, flops=gflops * 1e9, seed=seed)
         self._all = Arcs.of(links, np.arange(links.latency.size))
         self._arcs: dict[int, tuple[Csr, Arcs]] = {}
-        self._using: Sequence[Arcs] = ()  # of the current rounds, if they do not use every link
+        self._using: Sequence[Arcs] = ()  # links of each of the current rounds, if they do not use every link
         self._drawn: list[Csr] = []  # weights of the rounds of a time-varying network
-        self._rides: Sequence[tuple[int, int]] = ()  # values that ride along: bytes, and for how many rounds
+        self._rides: Sequence[tuple[int, int]] = ()  # bytes of values that ride along, and their numbers of rounds
         self._spent = {"preparation": 0.0, "iterations": 0.0, "proof": 0.0}
         self._doing, self._since = "preparation", 0.0
 
@@ -96,12 +97,12 @@ class TimedNetwork(SimulatedNetwork):
         """Advance the clocks by K rounds."""
         using = [self._used(weights) for weights in round_weights(mixer, self.topology, K)]
         if mixer.reaches_all and not using and self.n_agents > 1:
-            return self.total_mean(x)
-        rides = [(p.value.nbytes, len(using) if mixer.reaches_all else p.rounds_left) for p in self._riding]
+            return self.allreduce_mean(x)
+        rides = [(p.value.nbytes, len(using) if mixer.reaches_all else p.rounds_left) for p in self._pending]
         with self._sending(using, rides):
             return super().mix(mixer, x, K)
 
-    total_mean = Network.total_mean  # raises an error, since a collective operation uses none of these links
+    allreduce_mean = Network.allreduce_mean  # raises an error, since a collective operation uses none of these links
 
     def _now(self) -> tuple[Array | Csr, int]:
         matrix, messages = super()._now()
@@ -123,8 +124,8 @@ class TimedNetwork(SimulatedNetwork):
             else:
                 self.clock.round(self._using[r] if self._using else self._all, nbytes)
 
-    def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
-        self._met += len(pairs)
+    def _count_pairs(self, pairs: Pairs, rounds: int, payload: int) -> None:
+        self._pairs_averaged += len(pairs)
         super()._count(rounds=rounds, messages=2 * len(pairs), payload=payload)
         for one, other in disjoint_groups(pairs, self.n_agents):
             index = np.sort(self.links.find(np.r_[one, other], np.r_[other, one]))
@@ -133,21 +134,21 @@ class TimedNetwork(SimulatedNetwork):
     def _drawn_round(self, weights: Csr, nbytes: int) -> None:
         """Advance the clocks by a round of a time-varying network."""
         heard = self._used(weights)
-        if getattr(self.topology, "keeps", True):
+        if getattr(self.topology, "preserves_sum", True):
             self.clock.round(heard, nbytes)
             return
         lost = np.ones(self._all.index.size, dtype=np.bool_)
         lost[heard.index] = False
         self.clock.round(self._all, nbytes, lost)
 
-    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, with_pending: bool) -> None:
         for weights in rounds:
             with self._sending([self._used(weights)]):
-                super()._count_along([weights], payload, riding=riding)
+                super()._count_along([weights], payload, with_pending=with_pending)
 
     @contextmanager
     def _sending(self, using: Sequence[Arcs], rides: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
-        """Let the rounds of a ``with`` block use these links, and carry these values along."""
+        """Let the rounds of a ``with`` block use these links, and count these values that ride along."""
         before = self._using, self._rides
         self._using, self._rides = using, rides
         try:
@@ -182,7 +183,7 @@ class TimedOperator(Operator):
         return self._A @ W
 
     def rounding(self) -> Rounding:
-        """Return the rounding of the operator itself."""
+        """Return the rounding bounds of the untimed operator."""
         return self._A.rounding()
 
     def agent(self, j: int) -> Operator:
@@ -195,7 +196,7 @@ class TimedOperator(Operator):
 
     @property
     def has_rows(self) -> bool:
-        """True if the operator has rows."""
+        """True if the untimed operator has rows."""
         return self._A.has_rows
 
     def deflated(self, V: Array) -> TimedOperator:
@@ -208,15 +209,14 @@ class TimedOperator(Operator):
         return self._A.gram(V)
 
 
-def check_speed(gflops: float) -> None:
-    """Raise ParameterError unless ``gflops`` is positive."""
-    if not gflops > 0.0:
-        raise ParameterError("gflops", gflops, "give a number above 0, or inf if computing takes no time")
+def check_speed(gflops: float) -> float:
+    """Return ``gflops`` as a float; raise ParameterError unless it is from 1e-300 to 1e300, or inf."""
+    return _SPEED.check("gflops", gflops)
 
 
 def operations(A: Operator) -> Array:
-    """Return the number of floating-point operations of ``A_j w``, ``(m,)``: two per scalar multiplication."""
-    if isinstance(A, PerAgent):
+    """Return the number of floating-point operations of each ``A_j w``, ``(m,)``: two per scalar multiplication."""
+    if isinstance(A, MixedOperator):
         return np.concatenate([operations(one) for one in A.operators])
     if isinstance(A, DenseRows):
         return np.array([4.0 * X.shape[0] * A.d for X in A.rows])

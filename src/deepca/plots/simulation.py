@@ -46,7 +46,7 @@ def draw(simulation: Simulation, path: Path) -> None:
             file=str(path),
             value=path.suffix,
         )
-    if not any(trial.seconds for trial in simulation.trials):
+    if not any(run.seconds for run in simulation.runs):
         raise InvalidInput(
             f"{path}: neither links nor agents take any time, so there is nothing to draw; give links a latency",
             parameter="simulation",
@@ -68,15 +68,15 @@ def draw(simulation: Simulation, path: Path) -> None:
 def _errors(axes: Axes, simulation: Simulation) -> None:
     """Plot errors against time."""
     floor = max(_FLOOR, 1e-3 * simulation.tol)
-    times = [seconds for trial in simulation.trials for seconds, _ in (*trial.curve, (trial.seconds, 0.0)) if seconds]
+    times = [seconds for run in simulation.runs for seconds, _ in (*run.curve, (run.seconds, 0.0)) if seconds]
     earliest = 0.5 * min(times)  # methods that take no time are drawn here
-    for i, trial in enumerate(simulation.trials):
-        seconds, error = np.array(trial.curve).reshape(-1, 2).T
+    for i, run in enumerate(simulation.runs):
+        seconds, error = np.array(run.curve).reshape(-1, 2).T
         error = np.clip(np.nan_to_num(error, nan=_CEILING, posinf=_CEILING), floor, _CEILING)
-        axes.loglog(np.maximum(seconds, earliest), error, label=trial.algorithm, **style(i))
-        mark, size = ("o", 6.0) if trial.certified else ("x", 8.0)
-        last = min(max(trial.error, floor), _CEILING) if not np.isnan(trial.error) else _CEILING
-        end, colour = ([max(trial.seconds, earliest)], [last]), style(i)["color"]
+        axes.loglog(np.maximum(seconds, earliest), error, label=run.algorithm, **style(i))
+        mark, size = ("o", 6.0) if run.certified else ("x", 8.0)
+        last = min(max(run.error, floor), _CEILING) if not np.isnan(run.error) else _CEILING
+        end, colour = ([max(run.seconds, earliest)], [last]), style(i)["color"]
         axes.plot(*end, mark, color=colour, markersize=size, markeredgewidth=2.0, clip_on=False, zorder=3)
     axes.axhline(simulation.tol, color="#888888", linewidth=0.8, zorder=1)
     at = (0.01, simulation.tol)
@@ -92,18 +92,18 @@ def _errors(axes: Axes, simulation: Simulation) -> None:
 
 def _shares(axes: Axes, simulation: Simulation) -> None:
     """Plot the shares of latency, transmission and other causes as stacked bars."""
-    trials = simulation.trials
-    at, begin = np.arange(len(trials)), np.zeros(len(trials))
-    seconds = np.array([trial.seconds for trial in trials])
+    runs = simulation.runs
+    at, begin = np.arange(len(runs)), np.zeros(len(runs))
+    seconds = np.array([run.seconds for run in runs])
     for part, (label, colour, hatch) in _PARTS.items():
-        widths = 100.0 * np.array([trial.parts[part] for trial in trials]) / np.maximum(seconds, 1e-300)
+        widths = 100.0 * np.array([run.parts[part] for run in runs]) / np.maximum(seconds, 1e-300)
         if not widths.any():
             continue
         axes.barh(at, widths, left=begin, height=0.6, color=colour, hatch=hatch, edgecolor="white", label=label)
         begin += widths
     for y, total in zip(at, seconds, strict=True):
         axes.annotate(f"{total:.3g} s", (101.5, float(y)), va="center", fontsize=9, annotation_clip=False)
-    axes.set_yticks(at, [trial.algorithm for trial in trials])
+    axes.set_yticks(at, [run.algorithm for run in runs])
     axes.invert_yaxis()
     axes.set(xlabel="time of the last agent to finish, by cause, %", xlim=(0.0, 100.0))
     if begin.any():

@@ -214,14 +214,16 @@ class Outcome:
         Raises
         ------
         DataError
-            If the content is damaged or of another format version.
+            If the content is damaged or has a different format version.
         """
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
                 curves = {name: file[name] for name in _CURVES}
-            if meta.pop("format") != _FORMAT:
-                raise DataError(f"stored outcome has another format version than {_FORMAT}; run its cell again")
-            return cls(cell=Cell(**meta.pop("cell")), **meta, **curves)
+            version = meta.pop("format")
+            if version == _FORMAT:
+                return cls(cell=Cell(**meta.pop("cell")), **meta, **curves)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as damage:
             raise DataError(f"stored outcome cannot be read ({damage}); run its cell again") from None
+        message = f"stored outcome has format version {version}, expected {_FORMAT}; run its cell again"
+        raise DataError(message, value=version)

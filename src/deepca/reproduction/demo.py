@@ -88,7 +88,7 @@ def run(
     n, d = X.shape
     parts = split_rows(X, agents)  # first, so that too many agents are refused before the network is drawn
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
-    network = engine.network(topology, engine.shares(agents))
+    network = engine.network(topology, engine.agents_per_rank(agents))
     A, pooled_A = _centred(parts, network)
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U = np.asarray(pooled.components_, dtype=np.float64).T

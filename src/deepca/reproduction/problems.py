@@ -1,4 +1,4 @@
-"""Construct the data, the graph, the start and the algorithm of a run from its cell, and run it."""
+"""Build the problem that a cell describes (data, graph, W⁰, algorithm), and run it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def checksum_of(data: str, source: DataSource) -> str:
 
 @lru_cache(maxsize=4)
 def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
-    """Return the ``A_j`` of a data set whose rows are partitioned over agents."""
+    """Return the ``A_j`` of partitioned rows, each replaced by ``Ā + spread · (A_j − Ā)``, which keeps their mean Ā."""
     loaded = source.load(data)
     X, labels = loaded.X[: agents * rows], loaded.labels[: agents * rows]
     if order == "label":

@@ -64,8 +64,8 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
     outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
     claims = [claim for setting in settings for claim in judge(setting, outcomes)]
     claims += judge_proofs(settings[0], outcomes)
-    claims += judge_extensions(settings[-1])  # the smallest data set, a9a
-    pictures = _pages(settings, outcomes, request)
+    claims += judge_extensions(settings[-1])  # a9a, the smaller data set, if it was requested
+    pictures = _draw_figures(settings, outcomes, request)
     write_curves(outcomes.values(), request.out / "curves.csv")
     report = Report(
         title="DeEPCA: the paper's experiments, claim by claim",
@@ -115,7 +115,7 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
         settings=(
             *((("k", str(request.k)),) if "k" not in dict(study.axes) else ()),
             ("accuracy", f"mean tan θ ≤ {study.accuracy:.0e}"),
-            ("changed", ", ".join(f"{name} = {value}" for name, value in study.changes) or "nothing else"),
+            ("changed", ", ".join(f"{name} = {value}" for name, value in study.changes) or "nothing"),
             ("runs", str(count)),
         ),
         claims=(),
@@ -127,7 +127,7 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
     return report
 
 
-def _pages(settings: Sequence[Setting], outcomes: Outcomes, request: Request) -> list[Picture]:
+def _draw_figures(settings: Sequence[Setting], outcomes: Outcomes, request: Request) -> list[Picture]:
     """Draw the paper's figures, in parallel because a page of nine panels takes seconds."""
     pictures: list[Picture] = []
     drawings: list[Drawing] = []

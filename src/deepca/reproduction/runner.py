@@ -67,12 +67,12 @@ def run_cells(
     found = {cell: outcome for cell in wanted if (outcome := _stored(cell, files[cell])) is not None}
     todo = sorted((cell for cell in wanted if cell not in found), key=cost, reverse=True)
     total, done = sum(map(cost, wanted)), sum(map(cost, found))
-    tell = progress or (lambda _done, _total: None)
-    tell(done, total)
+    report_progress = progress or (lambda _done, _total: None)
+    report_progress(done, total)
     for outcome in in_parallel(_compute, [(cell, source) for cell in todo], jobs):
         write_atomic(files[outcome.cell], outcome.to_bytes())
         found[outcome.cell] = outcome
-        tell(done := done + cost(outcome.cell), total)
+        report_progress(done := done + cost(outcome.cell), total)
     return {cell: found[cell] for cell in wanted}
 
 

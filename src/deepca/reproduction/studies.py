@@ -27,7 +27,7 @@ Value = Literal["iterations", "rounds", "converged"]
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """The paper's setting for one data set, with the K of its figures; how fast K grows is our choice."""
+    """The paper's setting for one data set, with the K of its figures; ``growth`` is our choice."""
 
     data: str
     rows: int
@@ -95,7 +95,8 @@ class Study:
     columns : str
         The axis that becomes the columns of the table.
     value : {"iterations", "rounds", "converged"}
-        What an entry of the table shows: a median over the draws, or the share of draws that converged.
+        What an entry of the table shows: the median iterations or rounds over the draws. With ``"converged"`` it shows
+        iterations as well, and the figure shows the share of draws that converged.
     draws : int
         Number of random graphs and starts per combination.
     changes : tuple of (str, Any)

@@ -6,7 +6,7 @@ SVD. A steep spectrum is therefore found in stages::
 
     V = []
     repeat   A' = mean of (Y_j(I − VVᵀ))ᵀ Y_j(I − VVᵀ)      deflate the rows first, then multiply
-             X  = top k − |V| of A'                          by the same method, with a certificate of its own
+             X  = top k − |V| of A'                          by the same method, with a separate certificate
              V  = [V, x_1 … x_r]                             those with λ' ≥ δ λ'_1, which products with A' resolve
     until k are found, or what remains of the rows is rounding
 
@@ -36,7 +36,7 @@ from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
-    SEMIORTHOGONALITY,
+    SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_close,
     check_small,
@@ -48,7 +48,7 @@ from deepca.network.broadcasts import (
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, project_out, symmetric_part
-from deepca.solver.certificate.bounds import KNOWN, Certificate, tangent
+from deepca.solver.certificate.bounds import MAX_KNOWN_TANGENT, Certificate, tangent
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation_stages import (
     NORM_FACTOR,
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-_ROUNDING = 4.0  # e in units of eps ‖Y‖_F
+_ROUNDING_FACTOR = 4.0  # e, the bound on the rounding of the rows, in units of eps ‖Y‖_F
 _NORM_FAILURE = 1e-7  # probability that the estimated norm of the remaining rows is too small
 
 
@@ -86,8 +86,8 @@ def recover_small_components(
 ) -> tuple[Array, Result[Any]]:
     """Use the rows to recompute components whose variances are lost in rounding; return components and result.
 
-    Both are returned unchanged if the tolerance is already proven (at no cost), or if an agent has no rows to go back
-    to.
+    Both are returned unchanged if the tolerance is already proven (then nothing is sent), or if an agent cannot go back
+    to its rows; if squares of the remaining variances would underflow, only the status changes.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def recover_small_components(
         return X, result
     V, axes = _rotate(A, found, k, e, network)
     if not found.failed:
-        axes = axes.above_rounding(k, max(tol, KNOWN))
+        axes = axes.above_rounding(k, max(tol, MAX_KNOWN_TANGENT))
     sigma = axes.sigma
     proof = _certificate(found, V, axes)
     iterating = sum((run.traffic for run in found.results[1:]), Traffic(agents=result.traffic.agents))
@@ -169,7 +169,7 @@ def _rounding(A: Operator, network: Network, trace: float) -> float:
     """Return e, a bound on the Frobenius norm of the rounding errors in the rows of all agents."""
     network.begin(network.epoch, 0, "rounding of rows")
     centred = float(common_average(network, A.rounding().rows[..., None])[0])
-    return max(_ROUNDING * EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
+    return max(_ROUNDING_FACTOR * EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
 
 
 def _all_have_rows(A: Operator, network: Network) -> bool:
@@ -220,107 +220,109 @@ class _Axes:
     ----------
     sigma : ndarray of shape (r,)
         Singular values.
-    outside, noise : ndarray of shape (r,)
+    residuals, noise : ndarray of shape (r,)
         Norms of the residuals, and of their rounding errors.
     parts : tuple of float
         Bounds on ``tan θ_p`` of the first p axes.
-    left : float
+    remaining : float
         Bound on the largest eigenvalue outside all axes; −inf if nothing lies outside.
     e : float
-        Bound on the rounding errors of the singular values.
+        Bound on the rounding errors of the singular values: that of the rows, divided by the √s of
+        :func:`count_independent`.
     """
 
     sigma: Array
-    outside: Array
+    residuals: Array
     noise: Array
     parts: tuple[float, ...]
-    left: float
+    remaining: float
     e: float
 
     def above_rounding(self, k: int, tol: float) -> _Axes:
-        """Drop trailing columns whose angles are not known to ``tol``, if they may be mere rounding of the rows.
+        """Drop trailing columns whose angles are not known to ``tol``, if they may be nothing but rounding of the rows.
 
         Nothing is dropped if k columns were found, or if one of these columns clearly exceeds rounding.
         """
         r = max((p for p, part in enumerate(self.parts, 1) if part <= tol), default=0)
         if not 0 < r < self.sigma.size < k or self.sigma[r] > NORM_FACTOR * ZERO_FACTOR * self.e:
             return self
-        left = max(square(float(self.sigma[r])), self.left) + norm((self.outside + self.noise)[r:])
-        return _Axes(self.sigma[:r], self.outside[:r], self.noise[:r], self.parts[:r], left, self.e)
+        remaining = max(square(float(self.sigma[r])), self.remaining) + norm((self.residuals + self.noise)[r:])
+        return _Axes(self.sigma[:r], self.residuals[:r], self.noise[:r], self.parts[:r], remaining, self.e)
 
 
 def _rotate(A: Operator, found: Found, k: int, e: float, network: Network) -> tuple[Array, _Axes]:
-    """Rotate the columns found to the axes of ``Y V``, pad them to k, and bound their angles, as the leader does."""
+    """Rotate the columns found to the axes of ``Y V``, pad them to k, and bound their angles, at the leader."""
     V, sizes = np.hstack([stage.V for stage in found.stages]), [stage.V.shape[1] for stage in found.stages]
     d, made = V.shape
     network.begin(network.epoch, made, "graded axes")
     G = symmetric_part(common_average(network, A.gram(V).reshape(*network.batch, made * made)).reshape(made, made))
-    r, least = _agree_independent(network, G, e)
-    V, G, e = V[:, :r], G[:r, :r], e / math.sqrt(least)
-    left = (
-        found.left
-        if r == made
-        else bound_largest(found.results[int(np.searchsorted(np.cumsum(sizes), r, side="right"))])
-    )
-    left = left if r < d else -math.inf
+    r, independence = _agree_independent(network, G, e)
+    V, G, e = V[:, :r], G[:r, :r], e / math.sqrt(independence)
+    remaining = found.remaining
+    if r < made:
+        remaining = bound_largest(found.results[int(np.searchsorted(np.cumsum(sizes), r, side="right"))])
+    remaining = remaining if r < d else -math.inf
     turn, sigma = graded_axes(G)
-    outside = frobenius(project_out(np.hstack([stage.AV for stage in found.stages])[:, :r], V) @ turn, axis=0)
+    AV = np.hstack([stage.AV for stage in found.stages])[:, :r]
+    residuals = frobenius(project_out(AV, V) @ turn, axis=0)
     noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], sizes)[:r]
-    parts = np.array(_bound_leading(sigma, outside + noise, left, e))
+    parts = np.array(_bound_leading(sigma, residuals + noise, remaining, e))
     filled = _pad(found, flip_signs(V @ turn), k)
-    received = network.from_leader(packed(filled, sigma, outside, noise, parts))
+    received = network.from_leader(packed(filled, sigma, residuals, noise, parts))
     common, *numbers = unpacked(received, (d, k), (r,), (r,), (r,), (r,))
-    axes = _Axes(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
-    if not network.leads:
+    axes = _Axes(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), remaining, e)
+    if not network.is_leader_local:
         inside = V if r <= k else np.empty((d, 0))
-        check_basis(network, "components", common, contains=inside, beyond=SEMIORTHOGONALITY)
+        check_basis(network, "components", common, contains=inside, beyond=SEMIORTHOGONALITY_TOLERANCE)
         check_close(network, "singular values", numbers[0], sigma, 64.0 * e)
-        least = 0.5 * np.concatenate([outside, noise]) - 1e-12 * sigma[0] ** 2
-        check_small(network, "residuals", float((least - np.concatenate([axes.outside, axes.noise])).max()), 0.0)
-        check_small(network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMIORTHOGONALITY)
+        lowest = 0.5 * np.concatenate([residuals, noise]) - 1e-12 * sigma[0] ** 2
+        check_small(network, "residuals", float((lowest - np.concatenate([axes.residuals, axes.noise])).max()), 0.0)
+        check_small(
+            network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMIORTHOGONALITY_TOLERANCE
+        )
     return common, axes
 
 
 def _agree_independent(network: Network, G: Array, e: float) -> tuple[int, float]:
     """Return the leader's :func:`count_independent`; other agents reject values that would make bounds too small."""
     own = count_independent(G, e)
-    count, least = network.from_leader(packed(*own))
+    count, independence = network.from_leader(packed(*own))
     r = checked_count(network.leader, "a number of components", count, len(G))
     if r == own[0]:
-        check_small(network, "the independence of components", float(least) - 2.0 * own[1], 0.0)
-    check_small(network, "the independence of components", abs(float(least) - 0.5), 0.5)
-    return max(r, 1), max(float(least), SMALLEST)
+        check_small(network, "the independence of components", float(independence) - 2.0 * own[1], 0.0)
+    check_small(network, "the independence of components", abs(float(independence) - 0.5), 0.5)
+    return max(r, 1), max(float(independence), SMALLEST)
 
 
 def count_independent(G: Array, e: float) -> tuple[int, float]:
     """Count how many columns of Z, from the first, extend the span of the previous ones by more than rounding.
 
-    Returns their number, and the smallest s among them: the squared sine of the angle between a column and the span of
-    the previous ones, computed from ``G = ZᵀZ``. If a component was inexact when the rows were deflated, a later stage
-    finds part of it again or, if the rows contain nothing else, only that; then s is rounding. Rounding of the rows by
-    e changes ``s ‖z‖`` by 2e, and σ by ``e/√s``.
+    Returns their number, and their smallest s: the squared sine of the angle between a column and the span of the
+    previous ones, computed from ``G = ZᵀZ``. If a component was inexact when the rows were deflated, a later stage
+    finds part of that component again. If the rows contain nothing else, it finds only that part, and s is rounding.
+    Rounding of the rows by e changes ``s ‖z‖`` by 2e, and σ by ``e/√s``.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(G), 0.0))
     C = G / np.where(lengths > 0.0, lengths, 1.0) / np.where(lengths > 0.0, lengths, 1.0)[:, None]
-    L, least = np.zeros_like(C), 1.0
+    L, smallest = np.zeros_like(C), 1.0
     for j, length_j in enumerate(lengths):
         L[j, :j] = np.linalg.solve(L[:j, :j], C[:j, j])
         s = 1.0 - float(L[j, :j] @ L[j, :j])
         if not s * length_j > ZERO_FACTOR * e:
-            return j, least
-        L[j, j], least = math.sqrt(s), min(least, s)
-    return len(G), least
+            return j, smallest
+        L[j, j], smallest = math.sqrt(s), min(smallest, s)
+    return len(G), smallest
 
 
-def _bound_leading(sigma: Array, residuals: Array, left: float, e: float) -> tuple[float, ...]:
-    """Return bounds on ``tan θ_p`` of the first p columns, σ descending; ``left`` bounds all eigenvalues outside."""
+def _bound_leading(sigma: Array, residuals: Array, remaining: float, e: float) -> tuple[float, ...]:
+    """Bound ``tan θ_p`` of the first p columns, σ descending; ``remaining`` bounds all eigenvalues outside."""
     bounds = []
     for p in range(1, sigma.size + 1):
-        if p == sigma.size and left == -math.inf:  # nothing lies outside
+        if p == sigma.size and remaining == -math.inf:  # nothing lies outside
             bounds.append(0.0)
             continue
         inside = float(np.square(sigma[p])) if p < sigma.size else 0.0
-        above = max(inside, left) + float(frobenius(residuals[p:]))
+        above = max(inside, remaining) + float(frobenius(residuals[p:]))
         below = math.sqrt(max(above, 0.0)) + e  # an upper bound on σ_{p+1} of the unrounded rows
         reach, squared = float(sigma[p - 1]) - e - below, np.square(sigma[:p]) - below**2
         if not (reach > 0.0 and math.isfinite(below)):
@@ -330,35 +332,35 @@ def _bound_leading(sigma: Array, residuals: Array, left: float, e: float) -> tup
     return tuple(bounds)
 
 
-def _certificate(found: Found, V: Array, of: _Axes) -> Certificate:
+def _certificate(found: Found, V: Array, axes: _Axes) -> Certificate:
     """Return the certificate of all stages together."""
-    (d, k), sigma, left, e = V.shape, of.sigma, of.left, of.e
+    (d, k), sigma, remaining, e = V.shape, axes.sigma, axes.remaining, axes.e
     formed = e * (2.0 * float(sigma[0]) + e)  # change of the squared singular values by rounding of the rows
-    off = norm(of.noise) + formed
+    uncertainty = norm(axes.noise) + formed
     runs = [run.certificate for run in found.results if run.certificate is not None]
     first, last, r = runs[0], runs[-1], sigma.size
     theta, unit = np.square(sigma), 1.0 / float(np.square(sigma[0]))
     separation = 4.0 * e * float(sigma[-1])
-    ended = r == k < d  # the probes of the last stage cover everything outside the k columns
+    probed_outside = r == k < d  # then the last stage probed the space outside the k columns
     gaps = [j for j in range(1, r) if sigma[j - 1] - sigma[j] > 4.0 * e]
     return replace(
         first,
-        angle=of.parts[-1] if r == k else math.inf,
+        angle=axes.parts[-1] if r == k else math.inf,
         agents_angle=0.0,
-        residual=(norm(of.outside + of.noise) + formed) * unit,
-        uncertainty=off * unit,
-        noise=norm(of.noise) * unit,
-        coupling=off * unit,
+        residual=(norm(axes.residuals + axes.noise) + formed) * unit,
+        uncertainty=uncertainty * unit,
+        noise=norm(axes.noise) * unit,
+        coupling=uncertainty * unit,
         eigenvalues=(*map(float, theta), *(last.eigenvalues if found.failed else [0.0] * (k - r)))[:k],
-        others=last.others if ended else (),
-        bound=square(math.sqrt(max(left, 0.0)) + e) if math.isfinite(left) else left,
+        others=last.others if probed_outside else (),
+        bound=square(math.sqrt(max(remaining, 0.0)) + e) if math.isfinite(remaining) else remaining,
         failure=total([run.failure for run in runs]) + (_NORM_FAILURE if r < k and r < d else 0.0),
         separation=separation,
         smaller_k=max(gaps, default=None) if r == k else r,
-        larger_k=None if last.larger_k is None or not ended else last.larger_k + k - last.k,
+        larger_k=None if last.larger_k is None or not probed_outside else last.larger_k + k - last.k,
         averaging_error=max(run.averaging_error for run in runs),
         digest=digest_of(V),
         probes=last.probes,
         products=sum(run.products for run in runs),
-        parts=(*of.parts, *[math.inf] * (k - r)),
+        parts=(*axes.parts, *[math.inf] * (k - r)),
     )

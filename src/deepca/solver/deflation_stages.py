@@ -23,17 +23,17 @@ __all__ = ["Search"]
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """``search(A, k, max_iter)`` finds the top k of ``mean A_j``, with a certificate."""
 
-ZERO_FACTOR = 8.0  # singular values of the rows up to this many e cannot be distinguished from zero
+ZERO_FACTOR = 8.0  # singular values of at most 8 e, with e the rounding of the rows, may be zero
 NORM_FACTOR = 11.0  # a norm exceeds its estimate from eight columns by a larger factor with P[χ²_8 < 8/11²] < 1e-7
-_NORM_COLUMNS = 8  # random columns from which a norm is estimated
-_MIN_STAGE_ITERATIONS = 100  # that every stage may take
-_STAGE_FACTOR = 10  # iterations that a stage may take, relative to the first run
+_NORM_COLUMNS = 8  # number of random columns from which a norm is estimated
+_MIN_STAGE_ITERATIONS = 100  # every stage may take this many iterations
+_STAGE_FACTOR = 10  # a stage may take this many times the iterations of the first run
 _SEED = 4177  # arbitrary, but the same at every agent
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Columns of V found in one stage, their averaged products with the deflated A, and the rounding of those."""
+    """Columns of V found in one stage, their averaged products with the deflated A, and the products' rounding."""
 
     V: Array
     AV: Array
@@ -50,17 +50,17 @@ class Found:
         The columns.
     last : Result
         Result of the last search.
-    left : float
-        Bound on the largest eigenvalue that remains.
+    remaining : float
+        Bound on the largest eigenvalue that was not found.
     failed : bool
-        Whether the search ended before k columns were found or only rounding remained.
+        Whether the search ended too early: with fewer than k columns, although more than rounding remained.
     results : tuple of Result
         Results of all searches, that of the undeflated operator first.
     """
 
     stages: tuple[Stage, ...]
     last: Result[Any]
-    left: float
+    remaining: float
     failed: bool
     results: tuple[Result[Any], ...]
 
@@ -73,7 +73,7 @@ def smallest_resolved(tol: float) -> float:
 def find_in_stages(
     A: Operator, network: Network, X: Array, result: Result[Any], search: Search, tol: float, e: float
 ) -> Found:
-    """Find k components stage by stage, starting from those of ``result``; e is the rounding of the rows."""
+    """Find k components in stages, starting from those of ``result``; e is the rounding of the rows."""
     (d, k), results = X.shape, [result]
     stages: list[Stage] = []
     V, deflated, found = np.empty((d, 0)), A, result
@@ -99,7 +99,7 @@ def find_in_stages(
         if rest <= ZERO_FACTOR * e:
             return Found(tuple(stages), found, square(NORM_FACTOR * ZERO_FACTOR * e), False, tuple(results))
         deflated = A.deflated(V)
-        # columns of mere rounding never converge; others need about as many iterations as the first run
+        # columns that are only rounding never converge; others need about as many iterations as the first run
         found = search(deflated, k - V.shape[1], max(_MIN_STAGE_ITERATIONS, _STAGE_FACTOR * result.iterations))
         results.append(found)
 

@@ -18,8 +18,8 @@ from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, NotFiniteError, ParameterError, StartError
 from deepca.network.broadcasts import for_local_agents, packed
 from deepca.network.traffic import Traffic
-from deepca.solver.certificate.proof import Proof, ritz
-from deepca.solver.monitor import Agreement, why_not_finite
+from deepca.solver.certificate.certifier import Certifier, ritz
+from deepca.solver.monitor import Monitor, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.sentences import interrupted
@@ -49,9 +49,9 @@ def solve(
     max_iter : int
         Maximum number of iterations of this call.
     stop : StopRule, optional
-        Rule such as ``Tolerance(1e-10)``; by default exactly ``max_iter`` iterations are made, as in the paper.
+        Rule such as ``Tolerance(1e-10)``; without one, the run takes exactly ``max_iter`` iterations, as in the paper.
     observers : sequence of Observer, optional
-        Notified of every step; they can measure and display the run, but not change it.
+        Observers to notify of every step; they can measure and display the run, but not change it.
     start : State, optional
         State of an earlier Result, to resume from.
     certify : bool, default=True
@@ -94,14 +94,14 @@ def solve(
 
 
 class _Run(Generic[S_]):
-    """A run in progress: its state, the numbers agreed so far, and its proof.
+    """A run in progress: its state, the numbers agreed so far, and the attempts to prove its answer.
 
     Attributes
     ----------
     recent : deque of State
         The last three states.
     last : int
-        Iteration at which the run ends at the latest.
+        Last iteration that the run may reach.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class _Run(Generic[S_]):
         self.state = state = _first_state(algorithm, start)
         self.first, self.last = state.t, state.t + max_iter
         pace = algorithm.pace(state.K if isinstance(state, TrackedState) else 0)
-        self.agreement = Agreement(self.network, stop, state.W.shape[-2], pace, certify)
-        self.proof = Proof(algorithm, stop, self.last, self.first) if certify else None
+        self.monitor = Monitor(self.network, stop, state.W.shape[-2], pace, certify)
+        self.certifier = Certifier(algorithm, stop, self.last, self.first) if certify else None
         self.recent: deque[S_] = deque([state], maxlen=3)
 
     def run(self) -> Result[S_]:
@@ -135,18 +135,18 @@ class _Run(Generic[S_]):
         return result
 
     def iterate(self) -> None:
-        """Take steps until the agreed numbers and the proof end the run."""
+        """Take steps until the agreed numbers and the certificate end the run."""
         self.network.discard_pending()
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # non-finite numbers are detected below
             while True:
                 try:
-                    if self.state.t >= self.last or self.agreement.over:
+                    if self.state.t >= self.last or self.monitor.over:
                         if self._conclude():
                             break
                         continue
                     self.network.begin(self.network.epoch, self.state.t)
-                    self.state = self.algorithm.step(self.agreement.paced(self.state))
-                    self.agreement.add(self.recent[-1], self.state)
+                    self.state = self.algorithm.step(self.monitor.paced(self.state))
+                    self.monitor.add(self.recent[-1], self.state)
                 except np.linalg.LinAlgError as failed:
                     raise NotFiniteError(
                         f"numbers are no longer finite in iteration {self.state.t + 1} ({failed}): "
@@ -156,7 +156,7 @@ class _Run(Generic[S_]):
                     self._restart(change.epoch)
                     continue
                 self.recent.append(self.state)
-                step = Step(self.recent[-2], self.state, self._traffic(), self._elapsed(), self.agreement.latest)
+                step = Step(self.recent[-2], self.state, self._traffic(), self._elapsed(), self.monitor.latest)
                 for observer in self.observers:
                     observer.observe(step)
         self.network.discard_pending()
@@ -164,28 +164,28 @@ class _Run(Generic[S_]):
     def _conclude(self) -> bool:
         """Attempt a proof, and return whether the run is over; if not, schedule iterations or restart tracking."""
         self.network.begin(self.network.epoch, self.state.t, "verdict")
-        self.agreement.close(list(self.recent))
-        if self.proof is None:
+        self.monitor.close(list(self.recent))
+        if self.certifier is None:
             return True
-        self.proof.attempt(list(self.recent), self.agreement.history)
-        if self.proof.over:
+        self.certifier.attempt(list(self.recent), self.monitor.history)
+        if self.certifier.over:
             return True
-        if self.proof.lost:
+        if self.certifier.lost:
             self._restart(self.network.epoch)
         else:
-            self.agreement.wait(self.state.t + self.proof.more)
+            self.monitor.wait(self.state.t + self.certifier.more)
         return False
 
     def _restart(self, epoch: int) -> None:
         """Restart tracking in a new epoch."""
         self.restarts += 1
-        self.state = _restart_tracking(self.algorithm, self.state, epoch, self.agreement, self.proof)
+        self.state = _restart_tracking(self.algorithm, self.state, epoch, self.monitor, self.certifier)
         self.recent = deque([self.state], maxlen=3)
 
     def _traffic(self) -> Traffic:
         """Return the traffic of the iterations, without that of certificates."""
         spent = self.network.traffic - self.sent
-        return spent if self.proof is None else spent - self.proof.traffic
+        return spent if self.certifier is None else spent - self.certifier.traffic
 
     def _elapsed(self) -> float:
         """Return the seconds since the start."""
@@ -193,14 +193,14 @@ class _Run(Generic[S_]):
 
     def result(self) -> Result[S_]:
         """Return the result of the run, with the components and eigenvalues that were proven if there is a proof."""
-        state, proof = self.state, self.proof
-        certificate = proof.certificate if proof is not None else None
+        state, certifier = self.state, self.certifier
+        certificate = certifier.certificate if certifier is not None else None
         eigenvalues, components = ritz(self.recent[-2] if len(self.recent) > 1 else state, state)
-        status, rank = _status(self.agreement, self.stop, state, proof, eigenvalues, self.first)
-        if proof is not None and certificate is not None:
+        status, rank = _status(self.monitor, self.stop, state, certifier, eigenvalues, self.first)
+        if certifier is not None and certificate is not None:
             if status.code == StatusCode.RANK_DEFICIENT:
-                certificate = certificate.with_rank(rank, proof.beyond if rank else 0.0)
-            components = np.array(np.broadcast_to(proof.components, state.W.shape))
+                certificate = certificate.with_rank(rank, certifier.beyond if rank else 0.0)
+            components = np.array(np.broadcast_to(certifier.components, state.W.shape))
             eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
         return Result(
             W=state.W,
@@ -214,7 +214,7 @@ class _Run(Generic[S_]):
             state=state,
             certificate=certificate,
             restarts=self.restarts,
-            agreed=self.agreement.latest,
+            agreed=self.monitor.latest,
         )
 
 
@@ -235,22 +235,26 @@ def _first_state(algorithm: Algorithm[S_], start: S_ | None) -> S_:
 
 
 def _status(
-    agreement: Agreement, stop: StopRule | None, state: State, proof: Proof | None, eigenvalues: Array, first: int
+    monitor: Monitor, stop: StopRule | None, state: State, certifier: Certifier | None, eigenvalues: Array, first: int
 ) -> tuple[Status, int]:
     """Return the status of a run and its rank."""
-    k, history = state.W.shape[-1], agreement.history
+    k, history = state.W.shape[-1], monitor.history
     if not history:
         return interrupted(), k
-    certificate = proof.certificate if proof is not None else None
+    certificate = certifier.certificate if certifier is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of the tracked estimate
-    lost, stuck, beyond = (proof.lost, proof.stuck, proof.beyond) if proof is not None else (False, False, None)
+    lost, stuck, beyond = False, False, None
+    if certifier is not None:
+        lost, stuck, beyond = certifier.lost, certifier.stuck, certifier.beyond
     made = state.t - first
-    status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, beyond)
+    status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, monitor.chooses_rounds, beyond)
     return status, history[-1].rank
 
 
-def _restart_tracking(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement, proof: Proof | None) -> S_:
+def _restart_tracking(
+    algorithm: Algorithm[S_], state: S_, epoch: int, monitor: Monitor, certifier: Certifier | None
+) -> S_:
     """Restart tracking at the current W, in the same iteration at every agent, with enough mixing to lose no accuracy.
 
     Agents may have been interrupted in neighbouring iterations, some after a decision for which others were still
@@ -258,17 +262,17 @@ def _restart_tracking(algorithm: Algorithm[S_], state: S_, epoch: int, agreement
     else is discarded.
     """
     network = algorithm.network
-    reached = agreement.history[-1].change if agreement.history else EPS
-    attempts = 0 if proof is None else proof.attempts
+    reached = monitor.history[-1].change if monitor.history else EPS
+    attempts = 0 if certifier is None else certifier.attempts
     while True:
         try:
             network.begin(epoch, -1, "restart")
-            own = packed(reached, -state.t, -agreement.K, -attempts)
+            own = packed(reached, -state.t, -monitor.K, -attempts)
             accuracy, *largest = network.reduce(for_local_agents(own, network), "min")
             t, K, attempts = (-round(value) for value in largest)
-            agreement.forget(t, K)
-            if proof is not None:
-                proof.forget(attempts)
+            monitor.forget(t, K)
+            if certifier is not None:
+                certifier.forget(attempts)
             network.begin(epoch, t, "restart")
             rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, EPS), 1e-2))
             return algorithm.restart(replace(state, t=t), rounds)

@@ -1,4 +1,4 @@
-"""Agree on measurements of a run in progress; they determine K, the advice to the State, and when the run ends."""
+"""Agree on measurements of a run in progress, which determine K, the proposal passed to the State, and the end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from deepca.algorithms.base import State, TrackedState
 from deepca.consensus.pacing import Pace
 from deepca.errors import Contradiction, NotFiniteError
 from deepca.network.base import Network
-from deepca.network.reductions import Pending
-from deepca.solver.stopping import MEASURED, Agreed, StopRule, agreed_from, at_floor, measure, stalled
+from deepca.network.reductions import PendingReduction
+from deepca.solver.stopping import N_MEASUREMENTS, Agreed, StopRule, agreed_from, at_floor, measure, stalled
 from deepca.solver.verdict import UNDERFLOW
 
-__all__ = ["Agreement", "why_not_finite"]
+__all__ = ["Monitor", "why_not_finite"]
 
 S_ = TypeVar("S_", bound=State)
-_MAX_HISTORY = 64  # agreed entries to keep; no rule looks farther back
+_MAX_HISTORY = 64  # maximum number of agreed entries to keep; no rule uses older ones
 
 
-class Agreement:
-    """Measurements in transit, the history of agreed numbers, and the decisions based on it: K, and when to end.
+class Monitor:
+    """Measurements in transit, the history of agreed numbers, and the decisions based on them: K, and when to end.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Agreement:
     def __init__(self, network: Network, stop: StopRule | None, d: int, pace: Pace | None, alarms: bool) -> None:
         self._network, self._stop, self._d, self._pace = network, stop, d, pace
         self._alarms = alarms
-        self._pending: deque[tuple[int, Pending]] = deque()
+        self._pending: deque[tuple[int, PendingReduction]] = deque()
         self.history: list[Agreed] = []
         self.over = False
         self._not_before, self._no_alarm_before, self._alarm = 0, 0, False
@@ -53,7 +53,7 @@ class Agreement:
         self._advice: tuple[Array, Agreed] | None = None
 
     @property
-    def paces(self) -> bool:
+    def chooses_rounds(self) -> bool:
         """True if K is chosen while running."""
         return self._pace is not None
 
@@ -83,15 +83,15 @@ class Agreement:
         else:  # the step sent no messages to piggyback on
             self._network.discard_pending()
             self._pending.clear()
-            self._pending.append((after.t, Pending(self._network.reduce(measured, "max"), "max", 0)))
+            self._pending.append((after.t, PendingReduction(self._network.reduce(measured, "max"), "max", 0)))
         self._rounds_so_far = carried
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
-            self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED]), before.S))
-            if pending.value.size > MEASURED:
-                if not (first.any() or np.isfinite(pending.value[MEASURED:]).all()):
+            self.history.append(_finite(agreed_from(t, self._d, pending.value[:N_MEASUREMENTS]), before.S))
+            if pending.value.size > N_MEASUREMENTS:
+                if not (first.any() or np.isfinite(pending.value[N_MEASUREMENTS:]).all()):
                     raise Contradiction(0, "Ritz values", "infinite or missing")
-                self._advice = pending.value[MEASURED:], self.history[-1]
+                self._advice = pending.value[N_MEASUREMENTS:], self.history[-1]
             del self.history[:-_MAX_HISTORY]
             if self._pace is not None:
                 self._pace.observe(self.history[-1], after.t, after.expected_log_decrease)
@@ -99,18 +99,22 @@ class Agreement:
                 self.over = self._ends(self._stop, after.t)
 
     def _ends(self, stop: StopRule, t: int) -> bool:
-        """Return whether to stop iterating: the rule is met, rounding reached, a retry due, or the run stalled."""
+        """Return whether to stop iterating, if only to attempt a proof.
+
+        Reasons are that the rule is met, that the rounding floor is reached, that another attempt is due, or that the
+        run has stalled.
+        """
         if t < self._not_before and not at_floor(self.history):  # at the floor, waiting gains nothing
             return False
         self._alarm = False
-        # after a failed proof, the next attempt is due at the iteration which that proof named
+        # after a failed attempt at a proof, the next one is due in iteration _not_before
         if self._not_before > 0 or stop.met(self.history) or at_floor(self.history):
             return True
         self._alarm = self._alarms and t >= self._no_alarm_before and stalled(self.history)
         return self._alarm
 
     def wait(self, t: int) -> None:
-        """Continue until iteration t, then end; after a false alarm, only ignore stalls until then."""
+        """Attempt the next proof in iteration t; if the last attempt was due to a stall, only ignore stalls until t."""
         self.over = False
         if self._alarm:
             self._no_alarm_before = t
@@ -118,7 +122,7 @@ class Agreement:
             self._not_before = t
 
     def close(self, recent: list[State]) -> None:
-        """Stop piggybacking; unless the end of the run is decided already, agree on the last steps now."""
+        """Discard piggybacked numbers; unless they have already ended the run, agree on the last steps now."""
         self._network.discard_pending()
         self._pending.clear()
         if self.over or len(recent) < 2:
@@ -136,7 +140,7 @@ class Agreement:
 
     @property
     def K(self) -> int:
-        """Rounds of the next iteration if K is chosen while running; else 0."""
+        """Number of rounds of the next iteration if K is chosen while running; else 0."""
         return 0 if self._pace is None else self._pace.K
 
     def forget(self, t: int, K: int) -> None:

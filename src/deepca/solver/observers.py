@@ -21,7 +21,7 @@ __all__ = ["Observer", "Start", "Step", "Trace"]
 
 @dataclass(frozen=True)
 class Start:
-    """Facts known before the first step of a run.
+    """Facts about a run that are known before its first step.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Start:
     network : Network
         Network of the run.
     state : State
-        State to start from.
+        State from which the run starts.
     max_iter : int
         Maximum number of iterations.
     tol : float or None
@@ -51,13 +51,13 @@ class Step:
     Parameters
     ----------
     before, after : State
-        States before and after it.
+        States before and after the iteration.
     traffic : Traffic
         Traffic since the start.
     elapsed : float
         Seconds since the start.
     agreed : Agreed or None
-        The most recent agreed numbers.
+        The most recent agreed numbers; None before the first.
     """
 
     before: State

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deepca._util.units import plural
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 
@@ -44,13 +45,13 @@ class _Fraction:
         self._max_iter, self._first, self._tol = start.max_iter, start.state.t, start.tol
         self._worst: float | None = None
 
-    def made(self, step: Step) -> int:
-        """Return the iterations made so far."""
+    def iterations(self, step: Step) -> int:
+        """Return the number of iterations so far."""
         return step.after.t - self._first
 
     def after(self, step: Step) -> tuple[float, str]:
         """Return the completed fraction, and a note with the current numbers."""
-        done, note = self.made(step) / self._max_iter, ""
+        done, note = self.iterations(step) / self._max_iter, ""
         if step.agreed is not None and self._tol is not None:
             change = max(step.agreed.change, 1e-300)
             self._worst = max(self._worst or change, change)
@@ -83,7 +84,7 @@ class ProgressBar:
         if self._task is None or self._fraction is None:
             return
         done, note = self._fraction.after(step)
-        self._progress.update(self._task, completed=done, iteration=self._fraction.made(step), note=note)
+        self._progress.update(self._task, completed=done, iteration=self._fraction.iterations(step), note=note)
 
     def end(self, result: Result[Any]) -> None:
         """Complete the bar, with the status of the run beside it."""
@@ -116,9 +117,11 @@ class ProgressLines:
             return
         self._last = step.elapsed
         left = f", about {step.elapsed * (1.0 - done) / done:.0f} s left" if done > 0.0 else ""
-        self._say(f"iteration {self._fraction.made(step)} after {step.elapsed:.0f} s: {note or 'no numbers yet'}{left}")
+        self._say(
+            f"iteration {self._fraction.iterations(step)} after {step.elapsed:.0f} s: {note or 'no numbers yet'}{left}"
+        )
 
     def end(self, result: Result[Any]) -> None:
         """Report the status of the run."""
         code = result.status.code.replace("_", " ")
-        self._say(f"{result.iterations} iterations in {result.elapsed:.1f} s: {code}")
+        self._say(f"{result.iterations} iteration{plural(result.iterations)} in {result.elapsed:.1f} s: {code}")

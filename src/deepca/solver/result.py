@@ -26,7 +26,7 @@ class StatusCode(StrEnum):
     CONVERGED : str
         The tolerance was reached at every agent, and proven unless ``certify=False``.
     COMPLETED : str
-        No stop rule was given; the requested iterations were made and nothing looks wrong.
+        No stop rule was given; all requested iterations were completed, and nothing looks wrong.
     ROUNDING_FLOOR : str
         The tolerance is below what rounding allows; further iterations would not help.
     RANK_DEFICIENT : str
@@ -152,7 +152,7 @@ class Result(Generic[S_]):
     eigenvalues : ndarray of shape (*B, k)
         Eigenvalues of A, descending.
     iterations : int
-        Iterations made in this run.
+        Number of iterations of this run.
     status : Status
         How the run ended.
     rank : int

@@ -1,7 +1,8 @@
 """Find the principal axes within a subspace that all agents share, accurate to rounding.
 
-A tracked subspace is only as accurate as the tolerance requires. Within it, single components and variances can be
-determined to rounding at the cost of k² numbers per message: average ``XᵀA_jX``, and rotate X by its eigenvectors.
+A tracked subspace is only as accurate as the tolerance requires. Within it, individual components and variances can be
+determined to rounding: average ``XᵀA_jX``, and rotate X by the eigenvectors of the mean. Over a spanning tree, messages
+up contain k² numbers, and messages down k more for the eigenvalues and d·k for the rotated X.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ from scipy.linalg.lapack import dgeqrf, dormqr
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca.consensus.averaging import common_averaged_then
+from deepca.consensus.averaging import common_average_and_derive
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY, check_basis, check_small, for_local_agents, packed, unpacked
+from deepca.network.broadcasts import (
+    SEMIORTHOGONALITY_TOLERANCE,
+    check_basis,
+    check_small,
+    for_local_agents,
+    packed,
+    unpacked,
+)
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
@@ -22,10 +30,10 @@ __all__ = ["complete_null_columns", "completed", "principal_axes"]
 
 
 def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
-    """Return ``(X Q, θ, e)`` with ``Q θ Qᵀ = Xᵀ A X`` and θ descending; the same bits at every agent.
+    """Rotate X to its principal axes: return ``X Q`` and θ with ``Q θ Qᵀ = Xᵀ A X``, and a bound on the error.
 
-    Every agent multiplies its own ``A_j X`` and reveals only averages of ``XᵀA_jX``. The eigenvectors are those of the
-    leader, since two machines may round them differently.
+    Every agent computes its ``A_j X``, and only averages of ``XᵀA_jX`` are sent. All agents take the leader's
+    eigenvectors, since two machines may round them differently, and so have the same bits.
 
     Parameters
     ----------
@@ -42,7 +50,7 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
         Principal axes within the span of X.
     theta : ndarray of shape (k,)
         Their eigenvalues, descending.
-    off : float
+    error : float
         Bound on the error of ``XᵀAX`` due to averaging, beyond the rounding of products; 0 for averages over a tree.
     """
     (d, k), B = X.shape, network.batch
@@ -53,33 +61,34 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
         theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
         return packed(theta[::-1], flip_signs(X @ Q[:, ::-1]))
 
-    average, derived = common_averaged_then(network, H.reshape(*B, k * k), rotated, k + d * k)
-    mean, off = average.mean, 0.0
+    average, derived = common_average_and_derive(network, H.reshape(*B, k * k), rotated, k + d * k)
+    mean, error = average.mean, 0.0
     if average.rounds:
-        off = average.error_bound(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
+        error = average.error_bound(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
     theta, axes = unpacked(derived, (k,), (d, k))
-    if not network.leads:
+    if not network.is_leader_local:
         inside = X.T @ axes
-        left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
-        check_basis(network, "principal axes", axes, contains=X, beyond=SEMIORTHOGONALITY)
-        check_small(network, "principal axes", float(frobenius(left)), SEMIORTHOGONALITY * float(frobenius(mean)))
-    return axes, theta, off
+        residual = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
+        check_basis(network, "principal axes", axes, contains=X, beyond=SEMIORTHOGONALITY_TOLERANCE)
+        check_small(
+            network, "principal axes", float(frobenius(residual)), SEMIORTHOGONALITY_TOLERANCE * float(frobenius(mean))
+        )
+    return axes, theta, error
 
 
 def complete_null_columns(X: Array, proof: Certificate, network: Network) -> Array:
     """Return X with its columns of zero variance replaced by ones that depend only on the other columns.
 
-    A column has zero variance if θ_i does not exceed rounding. Any completion of the basis would do; this one is the
-    same from every start and for every partition of the rows. All agents take the new columns from the leader; X and
-    its certificate have the same bits at every agent anyway. Columns for which the certificate states a bound are not
-    changed.
+    A column counts as one of zero variance if θ_i does not exceed rounding and the certificate states no bound for it.
+    Any completion of the basis would do; this one is the same from every start and for every partition of the rows. All
+    agents take the new columns from the leader. X and its certificate have the same bits at every agent already.
     """
     d, k = X.shape
     theta = np.array(proof.eigenvalues)
-    r = max(int(np.count_nonzero(theta > 4.0 * d * EPS * theta[0])), proof.bounded)
+    r = max(int(np.count_nonzero(theta > 4.0 * d * EPS * theta[0])), proof.n_bounded)
     if proof.parts or not 0 < r < k:
         return X
-    rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))
+    rest = completed(X[:, :r], k)[:, r:] if network.is_leader_local else np.zeros((d, k - r))
     network.begin(network.epoch, 1, "axes")
     rest = network.from_leader(rest)
     check_basis(network, "columns beyond the rank", rest, X[:, :r])

@@ -5,12 +5,12 @@ through the network, piggybacked on gossip messages. Rules see agreed numbers on
 same bits on every processor (:mod:`deepca._util.portable`), so all agents reach the same decision.
 
 The agreed numbers are the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ /
-σ_k(S_j)`` (the amplification of rounding), the most negative eigenvalue of an ``A_j`` within W, the heterogeneity of
-the ``A_j``, and the largest and smallest values of a few random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The
-spread of these functions measures the distance between agents without any assumption about the mixing: its mean square
-over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative difference of S_i and S_j. (S is included
-because eigenvalues are computed from it, and because W can converge long before S does: immediately, if k is the rank
-of the data.)
+σ_r(S_j)`` with r the rank of S_j (the amplification of rounding), the most negative eigenvalue of an ``A_j`` within W,
+the heterogeneity of the ``A_j``, and the largest and smallest values of a few random functions ``gᵀ (W_j W_jᵀ) h +
+uᵀ (S_j/‖S_j‖) v``. The spread of these functions measures the distance between agents without any assumption about the
+mixing: its mean square over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative difference of S_i
+and S_j. (S is included because eigenvalues are computed from it, and because W can converge long before S does:
+immediately, if k is the rank of the data.)
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 
 _N_PROBES = 8  # random functions that estimate the disagreement
 _PROBE_SEED = 1127  # arbitrary, but the same at every agent
-_N_NUMBERS = 5  # measurements besides the probes
-MEASURED = _N_NUMBERS + 2 * _N_PROBES
+_N_NUMBERS = 5  # measurements besides the random functions
+N_MEASUREMENTS = _N_NUMBERS + 2 * _N_PROBES  # numbers that each agent measures in a step
 _CONSECUTIVE = 2  # iterations in a row in which the rule must hold, since a single one may be a coincidence
 _STALL_WINDOW = 40  # iterations without progress that count as a stall
-_NOISE_WINDOW = 16  # iterations needed to tell noise from convergence
+_NOISE_WINDOW = 16  # iterations needed to distinguish noise from convergence
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Agreed:
     Parameters
     ----------
     t : int
-        Iterations made.
+        Number of iterations completed.
     change : float
         Largest distance (Frobenius norm of the sines) between the subspaces of two successive iterations.
     disagreement : float
@@ -71,11 +71,12 @@ class Agreed:
     floor : float
         Change that rounding alone would explain if the columns of S were orthogonal and equally long.
     magnified : float, default=1.0
-        ``‖A_j W_j‖ / σ_k(S_j)``: factor by which rounding in the products may exceed that floor.
+        ``‖A_j W_j‖ / σ_r(S_j)`` with r the rank of S_j: factor by which rounding in the products may exceed that floor.
     indefinite : float, default=0.0
-        Absolute value of the most negative eigenvalue of any ``W_jᵀ A_j W_j``, relative to σ_k(S_j); 0 without one.
+        Absolute value of the most negative eigenvalue of any ``W_jᵀ A_j W_j``, relative to σ_r(S_j); 0 if none is
+        negative.
     heterogeneity : float, default=0.0
-        Largest difference between an agent's own product and the tracked one, relative to σ_min of the latter; 0 if the
+        Largest difference between local and tracked product of an agent, relative to σ_min of the latter; 0 if the
         algorithm does not measure it.
     """
 
@@ -178,7 +179,7 @@ def measure(before: State, after: State) -> Array:
         Numbers to be reduced with "max" over all agents; see :func:`agreed_from`.
     """
     if after.W.ndim > 2 and after.W.strides[0] == 0 == after.S.strides[0]:  # one array for all agents
-        return np.array(np.broadcast_to(measure(_first(before), _first(after)), (*after.W.shape[:-2], MEASURED)))
+        return np.array(np.broadcast_to(measure(_first(before), _first(after)), (*after.W.shape[:-2], N_MEASUREMENTS)))
     W, V = after.W, before.W
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
@@ -218,7 +219,7 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
     Parameters
     ----------
     t : int
-        Iterations made.
+        Number of iterations completed.
     d : int
         Dimension of the data.
     value : ndarray
@@ -229,7 +230,9 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
     Agreed
         The same numbers by name.
     """
-    spread = value[_N_NUMBERS : _N_NUMBERS + _N_PROBES] + value[_N_NUMBERS + _N_PROBES : MEASURED]  # max z − min z
+    spread = (
+        value[_N_NUMBERS : _N_NUMBERS + _N_PROBES] + value[_N_NUMBERS + _N_PROBES : N_MEASUREMENTS]
+    )  # max z − min z
     return Agreed(
         t=t,
         change=float(value[0]),
@@ -274,7 +277,8 @@ def error_estimate(history: Sequence[Agreed]) -> float:
     Returns
     -------
     float
-        ``change · r/(1−r)`` with the rate r; inf while the change does not shrink.
+        ``change · r/(1−r)`` with the rate r; inf while the change does not shrink; the change itself once it is at most
+        ``floor``.
     """
     r, last = rate(history), history[-1]
     if last.change <= last.floor:  # the ratio of two rounding errors is not a rate
@@ -285,8 +289,8 @@ def error_estimate(history: Sequence[Agreed]) -> float:
 def at_floor(history: Sequence[Agreed]) -> bool:
     """Return whether the recent changes and the disagreement consist of rounding only.
 
-    Changes below ``floor`` do. Larger changes, up to the size of magnified rounding, count as rounding only if they
-    fluctuate instead of falling, as rounding does and convergence does not.
+    Six changes in a row that are at most ``floor`` are taken for rounding. Larger ones, up to ``floor · magnified``,
+    are taken for rounding only if they fluctuate instead of falling, as rounding does and convergence does not.
 
     Parameters
     ----------
@@ -312,7 +316,7 @@ def at_floor(history: Sequence[Agreed]) -> bool:
 
 
 def stalled(history: Sequence[Agreed]) -> bool:
-    """Return whether the run makes no progress although it is far above rounding, as after a disturbance of tracking.
+    """Return whether progress has ended far above rounding, as it does after a disturbance of tracking.
 
     Slow convergence looks similar, but its change keeps shrinking, however slowly, and exceeds the disagreement.
 
@@ -330,8 +334,9 @@ def stalled(history: Sequence[Agreed]) -> bool:
     large = max(last[-1].change, last[-1].disagreement) if last else 0.0
     if len(last) < _STALL_WINDOW or large <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
         return False
-    change, apart = [entry.change for entry in last], [entry.disagreement for entry in last]
-    return flat(change, 0.9995) or (all(a > c for a, c in zip(apart, change, strict=True)) and flat(apart, 0.98))
+    change, disagreement = [entry.change for entry in last], [entry.disagreement for entry in last]
+    agents_differ = all(a > c for a, c in zip(disagreement, change, strict=True))
+    return flat(change, 0.9995) or (agents_differ and flat(disagreement, 0.98))
 
 
 def flat(values: Sequence[float], limit: float) -> bool:
@@ -342,12 +347,12 @@ def flat(values: Sequence[float], limit: float) -> bool:
     values : sequence of float
         Numbers in the order of iterations.
     limit : float
-        Factor by which the median must fall to count as progress.
+        Ratio of the later median to the earlier one above which progress has ended.
 
     Returns
     -------
     bool
-        Whether the numbers fall by less than that.
+        Whether the ratio exceeds ``limit``.
     """
     half = len(values) // 2
     return median(values[half:]) > limit * median(values[:half])
@@ -376,6 +381,6 @@ def more_iterations(error: float, tol: float, r: float) -> int:
     Returns
     -------
     int
-        Iterations, with one to spare.
+        Number of iterations, plus one as a margin.
     """
     return math.ceil(log(max(error, tol) / tol) / -log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1

@@ -11,9 +11,10 @@ import numpy as np
 
 from deepca._util.portable import log, median, power
 from deepca._util.typing import Array
+from deepca._util.units import plural
 from deepca.algorithms.base import State
 from deepca.solver import sentences
-from deepca.solver.certificate.bounds import KNOWN, Certificate
+from deepca.solver.certificate.bounds import MAX_KNOWN_TANGENT, Certificate
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, flat, more_iterations, rate
 
@@ -28,11 +29,11 @@ __all__ = [
 S_ = TypeVar("S_", bound=State)
 UNDERFLOW = 1e-290  # products with smaller eigenvalues lose digits: the smallest normal number over eps, with a margin
 DEFAULT_TOL = 1e-6  # below this error a run without a stop rule counts as converged
-_MAX_AVERAGING_ROUNDING = 1e-13  # error of an average of numbers between one and two that rounding can explain
+_MAX_AVERAGING_ROUNDING = 1e-13  # largest error that rounding explains in a mean of numbers between one and two
 _MAX_USEFUL_TANGENT = 1.0  # a bound on tan θ that is not below this says nothing about the subspace
 _RATE_WINDOW = 24  # iterations over which a fluctuating rate is averaged
 _MAX_FORESEEN_ITERATIONS = 10**9  # a larger prediction only says that no gap has been found yet
-_MIN_E_FOLDS = 5.0  # by which the error should have shrunk at the expected rate, before the observed one is trusted
+_MIN_E_FOLDS = 5.0  # at the expected rate, the error must have shrunk by e^5 before the observed rate is trusted
 
 
 def judge(
@@ -49,9 +50,9 @@ def judge(
 ) -> Status:
     """Return the status of a run that ends after ``made`` iterations.
 
-    ``lost`` says that tracking has drifted, ``stuck`` that the residual consists of rounding, and ``auto`` that rounds
-    are chosen while running, so that advice to change them would be pointless. ``beyond`` bounds the eigenvalues beyond
-    the rank: inf if no bound is known, None if none was computed.
+    ``lost`` says that tracking has drifted, ``stuck`` that the residual consists of rounding, and ``auto`` that the
+    number of rounds is chosen while running, so that advice to change it would be pointless. ``beyond`` bounds the
+    eigenvalues beyond the rank: inf if no bound is known, None if none was computed.
     """
     end, k = history[-1], state.W.shape[-1]
     tol = stop.tol if stop is not None else DEFAULT_TOL
@@ -69,7 +70,7 @@ def judge(
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
         return _rank_below_k(history, k, certificate, eigenvalues, beyond)
     smallest = float(eigenvalues.min())
-    if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
+    if smallest < -1e-6 * largest and (done or certificate is not None):
         return sentences.indefinite(smallest)
     if certificate is None:
         if looks_done:
@@ -80,12 +81,12 @@ def judge(
     if proven:
         return _proven(certificate, stop, tol, made, k)
     if lost:  # drift may be the cause of all other symptoms
-        return sentences.drifted(certificate)
-    if certificate.larger_outside and (looks_done or floor):
+        return sentences.drifted(certificate, restarted=stop is not None)
+    if certificate.larger_outside and done:
         return sentences.not_top(certificate)
-    if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
+    if (done and not certificate.unique) or (floor and not certificate.resolved):
         if certificate.hidden_by_rounding:  # rounding leaves no digit of λ_k, so nothing can be said about a gap
-            return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
+            return sentences.below_rounding(certificate.n_known(), k, certificate.scale, certificate)
         return sentences.not_unique(certificate, tol)
     if floor:
         return _at_floor(tol, certificate)
@@ -97,7 +98,7 @@ def _proven(certificate: Certificate, stop: StopRule | None, tol: float, made: i
     if certificate.others or certificate.proves_leading_parts(tol):
         return sentences.done(stop, tol, made, certificate)
     if certificate.hidden_by_rounding:
-        return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
+        return sentences.below_rounding(certificate.n_known(), k, certificate.scale, certificate)
     if stop is not None:
         return _inaccurate_at_full_dimension(certificate, tol)
     return _floor(stop, tol, made, certificate)
@@ -111,18 +112,18 @@ def _lost_to_averaging(certificate: Certificate, proven: bool) -> bool:
 def _floor(stop: StopRule | None, tol: float, made: int, seen: Certificate | sentences.Estimate) -> Status:
     """Return the status of a run at the rounding floor: COMPLETED if it had no stop rule and the answer is usable."""
     if stop is None and (isinstance(seen, sentences.Estimate) or seen.proven_angle < _MAX_USEFUL_TANGENT):
-        sentence = f"{{iterations}} iterations, at the rounding floor; {seen}"
+        sentence = f"{{iterations}} iteration{plural(made)}, at the rounding floor; {seen}"
         return Status.of(StatusCode.COMPLETED, sentence, iterations=made, **sentences.error_numbers(seen))
     return _at_floor(tol, seen)
 
 
 def _at_floor(tol: float, seen: Certificate | sentences.Estimate) -> Status:
-    """Return the status of a run that rounding keeps from improving; unusable if its certificate proves nothing."""
+    """Return the status of a run that rounding keeps from improving: not usable if its certificate proves nothing."""
     if isinstance(seen, Certificate) and not seen.proven_angle < _MAX_USEFUL_TANGENT:
         if not seen.angle < _MAX_USEFUL_TANGENT or seen.worst_angle < _MAX_USEFUL_TANGENT:
             if seen.others and not seen.hidden_by_rounding:
                 return sentences.not_unique(seen, tol)
-            return sentences.below_rounding(seen.known(), seen.k, seen.scale, seen)
+            return sentences.below_rounding(seen.n_known(), seen.k, seen.scale, seen)
         sentence = (
             "the components of one agent differ from the common ones (tan θ = {angle:.1e}), although all agents report "
             "that they agree; find the agent that computes with other data or other code, then run again"
@@ -144,7 +145,7 @@ def _rank_below_k(
         return sentences.rank_deficient(rank, k)
     if beyond < math.inf:
         return sentences.rank_deficient_rows(rank, k)
-    known = rank if certificate is None else min(certificate.known(), rank)
+    known = rank if certificate is None else min(certificate.n_known(), rank)
     return sentences.below_rounding(known, k, float(values[0]), certificate)
 
 
@@ -201,74 +202,42 @@ def _leading_proven(certificate: Certificate | None, rank: int, tol: float, floo
     """Return whether the columns above the rank cut-off are proven to the tolerance, or as well as rounding allows."""
     if certificate is None or rank == 0:
         return True
-    return certificate.leading(rank) <= (max(tol, KNOWN) if floor else tol)
+    return certificate.leading(rank) <= (max(tol, MAX_KNOWN_TANGENT) if floor else tol)
 
 
 def _not_converged(
     history: Sequence[Agreed], state: State, made: int, tol: float, certificate: Certificate | None, auto: bool
 ) -> Status:
     """Return the status of an unfinished run: disagreement, divergence, or simply too few iterations."""
-    end, estimate, r, k = history[-1], error_estimate(history), rate(history), state.W.shape[-1]
-    error = estimate
-    rank_hint = " (the data also have only rank {rank}; ask for k ≤ {rank} components)" if end.rank < k else ""
-    seen = {"iterations": made, "change": end.change, "disagreement": end.disagreement, "rank": end.rank}
+    end, estimate, r = history[-1], error_estimate(history), rate(history)
+    run = sentences.UnfinishedRun(end, made, state.W.shape[-1], auto)
     ratio = 1.0  # expected factor between successive changes
     if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
         ratio = certificate.next_eigenvalue / certificate.eigenvalues[-1]
     slow = ratio > 0.99 and end.disagreement <= end.change  # a small gap explains the slow progress
     stuck = not slow and not _change_falls(history)
-    more_rounds = (
-        "rounds are chosen automatically, so check the network" if auto else 'use rounds="auto", or raise rounds'
-    )
     if stuck and end.change > 10.0 * end.floor * end.magnified and end.change > tol:
-        if end.disagreement > 0.1 * end.change:
-            cause = "the agents are {disagreement:.1e} apart, so the likely cause is too little mixing; " + more_rounds
-        else:
-            cause = (
-                "the agents agree, so the likely cause is a missing gap after k, or columns that flip their signs; "
-                "ask for another k, or use the default orthonormalisation"
-            )
-        sentence = (
-            "the subspace still moves by {change:.1e} per iteration after {iterations} iterations and does not settle; "
-            + cause
-            + rank_hint
-        )
-        return Status.of(StatusCode.DIVERGING, sentence, **seen)
-    if end.disagreement > tol and end.disagreement >= min(error, end.change) and _disagreement_persists(history):
-        sentence = (
-            "did not converge: the agents still disagree by {disagreement:.1e} after {iterations} iterations; "
-            + more_rounds
-            + rank_hint
-        )
-        return Status.of(StatusCode.DISAGREEMENT, sentence, **seen)
+        return run.diverging()
+    if end.disagreement > tol and end.disagreement >= min(estimate, end.change) and _disagreement_persists(history):
+        return run.disagreeing()
+    error = estimate
     if certificate is not None and ratio < 1.0:
         # the certificate knows the spectrum; the history may reflect only the faster part of it
         own = state.convergence_factor(certificate.eigenvalues[-1], certificate.others)
         slowest = own if r >= 1.0 else max(r, own)
         r = slowest if state.estimated_gap is None else _expected_rate(history, own, made)
         error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
-    if r < 1.0 and math.isfinite(error):
-        more = more_iterations(min(error, 1.0), tol, r)
-        more = more if state.max_remaining is None else min(more, state.max_remaining)
-        if certificate is not None and not certificate.resolved and (error <= tol or more > _MAX_FORESEEN_ITERATIONS):
-            return sentences.gap_unresolved(certificate, estimate, made)
-        sentence = (
-            "did not converge in {iterations} iterations: the estimated error is {error:.1e} and shrinks by a factor "
-            "of {rate:.6g} per iteration; about {more:,} more are needed for a tolerance of {tolerance:.0e}"
-            + rank_hint
-            + ". Raise max_iter"
-            + sentences.RESUME
-        )
-        return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, error=error, rate=r, more=more, tolerance=tol, **seen)
-    sentence = (
-        "did not converge in {iterations} iterations: the subspace still moves by {change:.1e} per iteration, and no "
-        "convergence rate is visible yet" + rank_hint + ". Raise max_iter" + sentences.RESUME
-    )
-    return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, **seen)
+    if not (r < 1.0 and math.isfinite(error)):
+        return run.without_rate()
+    more = more_iterations(min(error, 1.0), tol, r)
+    more = more if state.max_remaining is None else min(more, state.max_remaining)
+    if certificate is not None and not certificate.resolved and (error <= tol or more > _MAX_FORESEEN_ITERATIONS):
+        return sentences.gap_unresolved(certificate, estimate, made)
+    return run.needs_more(error, r, more, tol)
 
 
 def _expected_rate(history: Sequence[Agreed], own: float, made: int) -> float:
-    """Return the expected rate of a polynomial method: its theoretical rate, or the observed one if that is slower.
+    """Return the expected rate of a polynomial method: ``own``, its theoretical rate, or the observed one if slower.
 
     Such methods gain little in the first 1/√gap iterations, so a rate observed early does not predict later ones.
     """
@@ -280,8 +249,8 @@ def _expected_rate(history: Sequence[Agreed], own: float, made: int) -> float:
 
 def _disagreement_persists(history: Sequence[Agreed]) -> bool:
     """Return whether the disagreement between agents has hardly fallen recently."""
-    apart = [entry.disagreement for entry in history[-40:]]
-    return len(apart) < 2 or flat(apart, 0.9)
+    recent = [entry.disagreement for entry in history[-40:]]
+    return len(recent) < 2 or flat(recent, 0.9)
 
 
 def _change_falls(history: Sequence[Agreed]) -> bool:

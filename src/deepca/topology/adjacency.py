@@ -29,7 +29,7 @@ __all__ = [
 
 _SYMMETRY_TOLERANCE = 1e-12  # weights are O(1); products and inverses of degrees round to a few 1e-16
 _ROW_SUM_TOLERANCE = 1e-10  # the errors of all weights in a row add up
-_SHOWN_COMPONENTS, _SHOWN_AGENTS = 4, 8  # listed in a message; more are only counted
+_SHOWN_COMPONENTS, _SHOWN_AGENTS = 4, 8  # largest numbers listed in a message; more are only counted
 
 
 def checked_pairs(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.NDArray[np.int64]:
@@ -106,7 +106,7 @@ def check_square(gossip: Csr) -> None:
     """Raise TopologyError unless a weight matrix is square and finite."""
     if gossip.ndim != 2 or gossip.shape[0] != gossip.shape[1] or gossip.shape[0] < 1:
         raise TopologyError(
-            f"the gossip matrix has shape {gossip.shape}; it must be square, m × m",
+            f"the weight matrix has shape {gossip.shape}; it must be square, m × m",
             parameter="matrix",
             value=gossip.shape,
         )
@@ -114,7 +114,9 @@ def check_square(gossip: Csr) -> None:
         entries = sparse.coo_array(gossip)
         first = int(np.flatnonzero(~np.isfinite(entries.data))[0])
         i, j = int(entries.row[first]), int(entries.col[first])
-        raise TopologyError(f"the gossip matrix contains NaN or infinity at ({i}, {j})", row=i, column=j)
+        raise TopologyError(
+            f"the weight matrix contains NaN or infinity at ({i}, {j}); give finite weights", row=i, column=j
+        )
 
 
 def check_gossip(gossip: Csr) -> None:

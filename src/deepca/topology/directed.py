@@ -20,6 +20,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, Seed, csr
 from deepca.errors import DisconnectedError, MassError, TopologyError
 from deepca.topology.adjacency import (
@@ -41,6 +42,7 @@ __all__ = ["Digraph", "exponential", "from_arcs", "from_weights", "random_digrap
 _COLUMN_SUM_TOLERANCE = 1e-12  # a column of C is a few divisions, each rounded to 1e-16
 
 
+@renamed_attributes(limit="stationary_distribution")
 @dataclass(frozen=True, eq=False, repr=False)
 class Digraph(Topology):
     """A strongly connected directed graph of agents with its column-stochastic weights C.
@@ -54,7 +56,8 @@ class Digraph(Topology):
     rule : str
         Rule that set the weights, or ``"custom"``.
     gossip_sparse : csr_array of shape (m, m)
-        The weights C: ``C[j, i]`` is the share of agent i's value that goes to agent j; `adjacency` has a one there.
+        The weights C: ``C[j, i]`` is the share of agent i's value that goes to agent j; `adjacency` has a
+        one where this is nonzero and i ≠ j.
     lambda2 : float
         Second largest modulus of an eigenvalue of C.
     lambda_min : float
@@ -96,7 +99,7 @@ class Digraph(Topology):
 
     @cached_property
     def center(self) -> int:
-        """Agent with the smallest sum of eccentricities, outward and inward; for large m, the best of 16 agents."""
+        """Agent with the smallest sum of outward and inward eccentricity; for large m, the best of 16 random agents."""
         m = self.n_agents
         tried = np.arange(m) if m <= MAX_DENSE_AGENTS else np.random.default_rng(0).choice(m, 16, replace=False)
         there = csgraph.shortest_path(self.adjacency, unweighted=True, indices=tried).max(axis=1)
@@ -124,7 +127,7 @@ class Digraph(Topology):
         raise TopologyError(f"{self.name} is directed, so its eigenvalues are complex; use `modes`")
 
     @cached_property
-    def limit(self) -> Array:
+    def stationary_distribution(self) -> Array:
         """Stationary distribution π: ``C π = π``, positive, with sum one."""
         m = self.n_agents
         system = np.concatenate([self.gossip_matrix - np.eye(m), np.ones((1, m))])
@@ -216,8 +219,8 @@ def from_arcs(m: int, arcs: Iterable[tuple[int, int]], *, name: str = "arcs") ->
 
     Raises
     ------
-    DisconnectedError
-        If the graph is not strongly connected.
+    TopologyError
+        If an arc is invalid, or the graph is not strongly connected (`DisconnectedError`).
 
     Examples
     --------
@@ -251,10 +254,9 @@ def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digrap
 
     Raises
     ------
-    MassError
-        If a column does not sum to one.
-    DisconnectedError
-        If the graph is not strongly connected.
+    TopologyError
+        If C is malformed, a column does not sum to one (`MassError`), the graph is not strongly connected
+        (`DisconnectedError`), or the second eigenvalue has modulus one.
     """
     weights = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64))).copy()
     weights.eliminate_zeros()
@@ -320,8 +322,8 @@ def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) 
 
     Raises
     ------
-    DisconnectedError
-        If none of the graphs drawn is strongly connected.
+    TopologyError
+        If p is not in (0, 1], or none of the graphs drawn is strongly connected (`DisconnectedError`).
     """
     check_agents(m)
     if not 0.0 < p <= 1.0:

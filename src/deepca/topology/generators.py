@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 
 from deepca._util.typing import Seed
+from deepca._util.units import plural
 from deepca.errors import AsymmetricError, DisconnectedError, TopologyError
 from deepca.topology.adjacency import check_agents
 from deepca.topology.graph import Rule, Topology, from_edges
@@ -56,6 +57,8 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
     ------
     DisconnectedError
         If none of the graphs drawn is connected.
+    TopologyError
+        If p is not in (0, 1].
     """
     check_agents(m)
     if not 0.0 < p <= 1.0:
@@ -66,11 +69,13 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
         graph = draw(m, p, seed=int(rng.integers(2**31)))
         if nx.is_connected(graph):
             return _from_graph(graph, f"erdos-renyi({m}, {p:g})", rule)
+    enough = min(1.0, 2 * np.log(max(m, 2)) / m)
     raise DisconnectedError(
-        f"none of {attempts} Erdős–Rényi graphs with m = {m}, p = {p:g} is connected; "
-        f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} usually suffices)",
+        f"none of {attempts} Erdős–Rényi graphs with m = {m}, p = {p:g} is connected; use a larger probability, such "
+        f"as {enough:.2g} (erdos-renyi:{enough:.2g}:{m})",
         parameter="p",
         value=p,
+        suggestions=(f"erdos-renyi:{enough:.2g}:{m}",),
     )
 
 
@@ -207,6 +212,11 @@ def hypercube(dimension: int, *, rule: Rule = "paper") -> Topology:
     -------
     Topology
         The hypercube.
+
+    Raises
+    ------
+    TopologyError
+        If the dimension is negative.
     """
     if dimension < 0:
         raise TopologyError(
@@ -242,13 +252,21 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
     ------
     DisconnectedError
         If none of the graphs drawn is connected.
+    TopologyError
+        If no graph has this degree.
     """
     check_agents(m)
     if not 0 < degree < m or (m * degree) % 2:
+        most = min(max(degree, 1), m - 1)
+        even = most - (m * most) % 2 or 2  # the nearest degree for which m · degree is even
+        parity = ", and an even number, since the number of agents is odd" if m % 2 else ""
+        advice = f"use fewer than {m} neighbours{parity}, such as random-regular:{even}:{m}"
         raise TopologyError(
-            f"no graph gives each of {m} agents {degree} neighbours: choose 0 < degree < m with m · degree even",
+            f"no graph of {m} agents gives every agent {degree} neighbour{plural(degree)}; "
+            f"{advice if even < m else 'use more agents'}",
             parameter="degree",
             value=degree,
+            suggestions=(f"random-regular:{even}:{m}",) if even < m else (),
         )
     rng = np.random.default_rng(seed)
     for _ in range(attempts):
@@ -282,6 +300,10 @@ def from_networkx(graph: Graph, *, rule: Rule = "paper") -> Topology:
     ------
     AsymmetricError
         If a directed graph has an edge without its reverse.
+    DisconnectedError
+        If the graph is not connected.
+    TopologyError
+        If the graph is empty or has an edge from a node to itself.
     """
     if graph.is_directed():
         for u, v in graph.edges():

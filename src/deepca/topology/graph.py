@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -17,8 +17,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from deepca._util.portable import eigenvalues as portable_eigenvalues
-from deepca._util.portable import power
+from deepca._util import portable
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
 from deepca.errors import TopologyError
@@ -34,13 +33,10 @@ from deepca.topology.adjacency import (
 from deepca.topology.spectra import MAX_PORTABLE_AGENTS, extreme_eigenvalues
 from deepca.topology.weights import Rule, gossip_weights
 
-if TYPE_CHECKING:
-    Graph = nx.Graph[Any]
-
 __all__ = ["Rule", "Topology", "from_edges", "from_gossip_matrix", "links_of"]
 
-MAX_DENSE_AGENTS = 1500  # for dense eigensolvers, and for one search of distances per agent
-_MAX_EXACT_MODES = 500  # agents up to which `modes` are eigenvalues; above, a grid suffices for choosing rounds
+MAX_DENSE_AGENTS = 1500  # largest number for dense eigensolvers, and for computing distances from every agent
+_MAX_EXACT_MODES = 500  # largest number for which `modes` are eigenvalues; more use a grid, which suffices to choose K
 
 
 @renamed_attributes(changing="time_varying", stays="static_undirected", whole="fully_known")
@@ -84,7 +80,7 @@ class Topology:
             if not (largest := max(abs(self.lambda2), abs(self.lambda_min))) < 1.0:
                 raise TopologyError(
                     f"the gossip matrix of {self.name} has λ₂ = {self.lambda2:.6g} and λ_min = {self.lambda_min:.6g}; "
-                    "both must be smaller than 1 in modulus. Use rule='paper' or rule='max-degree'",
+                    "both must be smaller than 1 in modulus; use deepca.topology.from_edges, which sets such weights",
                     parameter="matrix",
                     value=largest,
                 )
@@ -167,8 +163,6 @@ class Topology:
     @cached_property
     def flood_rounds(self) -> int:
         """Rounds that flooding takes to reach every agent: the diameter, or an upper bound for large m."""
-        if self.n_agents == 1:
-            return 0
         if self.n_agents <= MAX_DENSE_AGENTS:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
         # paths through any one agent give an upper bound; a central agent gives a tight one
@@ -232,7 +226,7 @@ class Topology:
         float
             ``max(|λ₂|, |λ_min|)^K``; 0 for a single agent.
         """
-        return power(max(abs(self.lambda2), abs(self.lambda_min)), K) if self.n_agents > 1 else 0.0
+        return portable.power(max(abs(self.lambda2), abs(self.lambda_min)), K) if self.n_agents > 1 else 0.0
 
     @cached_property
     def modes(self) -> npt.NDArray[Any]:
@@ -310,7 +304,7 @@ class Topology:
     def eigenvalues(self) -> Array:
         """All eigenvalues of 𝐋 in descending order, from a dense solver (for up to a few thousand agents)."""
         if self.n_agents <= MAX_PORTABLE_AGENTS:
-            return portable_eigenvalues(self.gossip_matrix)[::-1]
+            return portable.eigenvalues(self.gossip_matrix)[::-1]
         return np.asarray(np.linalg.eigvalsh(self.gossip_matrix)[::-1], dtype=np.float64)
 
     def neighbors(self, j: int) -> tuple[int, ...]:
@@ -333,7 +327,7 @@ class Topology:
             raise TopologyError(f"agent {j} does not exist; agents are numbered 0 … {self.n_agents - 1}", agent=j)
         return tuple(int(i) for i in links.indices[int(links.indptr[j]) : int(links.indptr[j + 1])])
 
-    def to_networkx(self) -> Graph:
+    def to_networkx(self) -> nx.Graph[Any]:
         """Convert to a networkx graph.
 
         Returns
@@ -341,7 +335,7 @@ class Topology:
         networkx.Graph
             Nodes are agents; edges have their gossip weight as ``weight``.
         """
-        graph: Graph = nx.Graph(name=self.name)
+        graph: nx.Graph[Any] = nx.Graph(name=self.name)
         graph.add_nodes_from(range(self.n_agents))
         links = sparse.coo_array(sparse.triu(self.gossip_sparse, k=1))
         graph.add_weighted_edges_from(zip(links.row.tolist(), links.col.tolist(), links.data.tolist(), strict=True))
@@ -371,6 +365,8 @@ def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper"
     ------
     TopologyError
         If an edge is invalid, or the edges do not connect all agents (`DisconnectedError`).
+    ParameterError
+        If the rule is unknown.
     """
     ends = checked_pairs(edges, m, "edge")
     both = np.concatenate([ends, ends[:, ::-1]])
@@ -391,6 +387,11 @@ def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> 
     -------
     Topology
         The graph of its nonzero entries.
+
+    Raises
+    ------
+    TopologyError
+        If the matrix is not symmetric (`AsymmetricError`) or connected (`DisconnectedError`), or otherwise invalid.
     """
     gossip = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64))).copy()
     gossip.eliminate_zeros()

@@ -37,7 +37,7 @@ class Neighbourhood(Topology):
 
     It takes the place of a :class:`Topology` where no agent knows the whole graph. Methods that need the whole graph
     raise TopologyError. Create one with :meth:`of` or :meth:`around`; once the agents have computed the spectrum
-    together, add it with :meth:`knowing`.
+    together, add it with :meth:`with_spectrum_of`.
 
     Parameters
     ----------
@@ -92,6 +92,11 @@ class Neighbourhood(Topology):
         -------
         Neighbourhood
             The view, without the spectrum.
+
+        Raises
+        ------
+        TopologyError
+            If an index is not in 0 … n_agents − 1, or the agent is among its neighbours.
         """
         others, own = list(weights), 1.0 - sum(weights.values())
         if agent in weights or not all(0 <= i < n_agents for i in (agent, *others)):
@@ -169,7 +174,7 @@ class Neighbourhood(Topology):
     @cached_property
     def center(self) -> int:
         """Unknown locally; raise TopologyError."""
-        raise self._unknown("the middle of the graph")
+        raise self._unknown("the center of the graph")
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Raise TopologyError: paths are unknown locally."""

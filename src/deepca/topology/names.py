@@ -44,6 +44,7 @@ syntax                          in every round
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 import re
@@ -57,8 +58,9 @@ from deepca.errors import TopologyError
 from deepca.topology import directed, generators, graph, time_varying
 from deepca.topology.adjacency import check_agents
 from deepca.topology.graph import Rule, Topology
+from deepca.topology.name_limits import check_links, check_pairs, check_time_varying_size
 
-__all__ = ["CHANGING", "DIRECTED", "EXAMPLES", "NAMES", "agents_in_name", "from_name"]
+__all__ = ["DIRECTED", "EXAMPLES", "NAMES", "TIME_VARYING", "agents_in_name", "from_name"]
 
 EXAMPLES: dict[str, str] = {
     "ring": "ring:50",
@@ -78,7 +80,7 @@ DIRECTED: dict[str, str] = {
     "random-digraph": "random-digraph:0.3:50",
 }
 """Names of directed networks, each with an example."""
-CHANGING: dict[str, str] = {
+TIME_VARYING: dict[str, str] = {
     "one-peer": "one-peer:50",
     "matchings": "matchings:torus:5x10",
     "failing": "failing:0.2:erdos-renyi:0.5:50",
@@ -88,7 +90,7 @@ CHANGING: dict[str, str] = {
 NAMES: tuple[str, ...] = tuple(EXAMPLES)
 """Names of all undirected networks."""
 
-_ALL_EXAMPLES = EXAMPLES | DIRECTED | CHANGING
+_ALL_EXAMPLES = EXAMPLES | DIRECTED | TIME_VARYING
 _COMPOSITE = ("matchings", "failing", "periodic")  # built from inner networks
 _PARAMETERS = {
     "grid": "shape",
@@ -98,8 +100,6 @@ _PARAMETERS = {
     "random-regular": "degree",
 }
 _DEFAULT_P, _DEFAULT_DEGREE, _DEFAULT_FAILURE_P = 0.5, 4, 0.1
-_MAX_CHANGING_AGENTS = 1000  # measuring how fast a network mixes multiplies the weight matrices of many rounds
-_MAX_LINKS = 5_000_000  # building as many takes a few gigabytes; a larger number is probably a typo
 _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
     "ring": lambda m, rule: generators.ring(m, rule=rule),
     "path": lambda m, rule: generators.path(m, rule=rule),
@@ -110,6 +110,18 @@ _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
 
 def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule = "paper") -> Topology:
     """Create a network from its name; see :func:`deepca.topology.from_name`."""
+    try:
+        return _create(spec, m, seed, rule)
+    except TopologyError as error:
+        if error.spec is not None or error.parameter == "rule" or not isinstance(spec, str):
+            raise
+        located = copy.copy(error)  # with all its attributes
+        located.args, located.spec = (f"{spec}: {error}",), spec
+        raise located from None
+
+
+def _create(spec: str, m: int | None, seed: Seed, rule: Rule) -> Topology:
+    """Create a network from its name; the message of an error does not name it."""
     if (head := _head(spec)) in _COMPOSITE:
         return _composite(head, spec, m, seed, rule)
     name, parameter, count = _parse(spec, m)
@@ -117,13 +129,8 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
         rows, columns = _shape(name, parameter, count)
         return (generators.grid if name == "grid" else generators.torus)(rows, columns, rule=rule)
     if count is None:
-        raise _invalid(
-            f"{spec!r} lacks the number of agents; write {_ALL_EXAMPLES[name]}, or give the number separately",
-            "m",
-            None,
-            _ALL_EXAMPLES[name],
-        )
-    if name in DIRECTED or name in CHANGING:
+        raise _missing_number(_ALL_EXAMPLES[name])
+    if name in DIRECTED or name in TIME_VARYING:
         if rule != "paper":
             raise _invalid(f"rule = {rule!r}: the weights of {name} do not follow a rule; omit it", "rule", rule)
         return _directed_or_one_peer(spec, name, parameter, count, seed)
@@ -131,7 +138,7 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
         return generators.hypercube(_dimension(count), rule=rule)
     if name == "erdos-renyi":
         p = _DEFAULT_P if parameter is None else _probability(spec, parameter)
-        _check_links(name, count, p * count * (count - 1) / 2)
+        check_links(name, count, p * count * (count - 1) / 2)
         return generators.erdos_renyi(count, p, seed=seed, rule=rule)
     if name == "random-regular":
         degree = (
@@ -139,9 +146,9 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
         )
         if count == 1 and parameter is None:
             return graph.from_edges(1, [], rule=rule, name="random-regular(1, 0)")
-        _check_links(name, count, count * degree / 2)
+        check_links(name, count, count * degree / 2)
         return generators.random_regular(count, degree, seed=seed, rule=rule)
-    _check_links(name, count, count * (count - 1) / 2 if name == "complete" else count)
+    check_links(name, count, count * (count - 1) / 2 if name == "complete" else count)
     return _SIMPLE[name](count, rule)
 
 
@@ -165,12 +172,12 @@ def _directed_or_one_peer(spec: str, name: str, parameter: str | None, m: int, s
     """Create a directed network or ``one-peer``, the time-varying network that has no inner network."""
     if name == "random-digraph":
         p = _DEFAULT_P if parameter is None else _probability(spec, parameter)
-        _check_links(name, m, max(p, 0.25) * m * (m - 1))  # every pair is drawn, even if few are kept
+        check_pairs(name, m, p)
         return directed.random_digraph(m, p, seed=seed)
     if name == "one-peer":
-        _check_changing(name, m)
+        check_time_varying_size(name, m)
         return time_varying.one_peer(m)
-    _check_links(name, m, m * max(m.bit_length() if name == "directed-exponential" else 1, 1))
+    check_links(name, m, m * max(m.bit_length() if name == "directed-exponential" else 1, 1))
     return directed.exponential(m) if name == "directed-exponential" else directed.ring(m)
 
 
@@ -180,20 +187,23 @@ def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> T
     for part in inner:
         if not part:
             raise _invalid(
-                f"{spec!r} does not name the inner network; write {CHANGING[name]}", "network", part, CHANGING[name]
+                f"the name of the inner network is missing; write {TIME_VARYING[name]}",
+                "network",
+                part,
+                TIME_VARYING[name],
             )
         allowed = EXAMPLES if name != "periodic" else EXAMPLES | DIRECTED
         if _head(part) in _ALL_EXAMPLES and _head(part) not in allowed:
             kind = "static" if name == "periodic" else "static undirected"
             raise _invalid(
-                f"{name} of {_head(part)}: the inner network must be {kind}, as in {CHANGING[name]}",
+                f"{_head(part)} cannot be the inner network, which must be {kind}, as in {TIME_VARYING[name]}",
                 "network",
                 _head(part),
-                CHANGING[name],
+                TIME_VARYING[name],
             )
     agents = m if m is not None else agents_in_name(spec)
     if agents is not None and Integer(1).accepts(agents):
-        _check_changing(name, agents)
+        check_time_varying_size(name, agents)
     rng = seed if isinstance(seed, np.random.Generator) or seed is None else int(seed)
     graphs = [
         from_name(part, agents, seed=rng + i if isinstance(rng, int) else rng, rule=_rule(part, rule))
@@ -229,23 +239,13 @@ def _failure_probability(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 <= p < 1.0:
         raise _invalid(
-            f"{spec!r}: {text!r} is read as the probability that a link is down, which must be in [0, 1); "
-            f"write {CHANGING['failing']}",
+            f"{text!r} is read as the probability that a link is down, which must be in [0, 1); "
+            f"write {TIME_VARYING['failing']}",
             "p",
             text,
-            CHANGING["failing"],
+            TIME_VARYING["failing"],
         )
     return p
-
-
-def _check_changing(name: str, m: int) -> None:
-    if m > _MAX_CHANGING_AGENTS:
-        raise _invalid(
-            f"{name} of {m:,} agents: time-varying networks created by name have at most {_MAX_CHANGING_AGENTS:,}; "
-            "create larger ones with deepca.topology.time_varying",
-            "m",
-            m,
-        )
 
 
 def _parts(spec: str) -> list[str]:
@@ -267,12 +267,12 @@ def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
     name, *numbers = _parts(spec)
     if name not in _ALL_EXAMPLES:
         near = difflib.get_close_matches(name, _ALL_EXAMPLES, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
+        meant = f"did you mean {near[0]}? The " if near else "the "
         known = ", ".join(_ALL_EXAMPLES)
-        raise _invalid(f"unknown network {name!r}; {meant}known names: {known}", "name", name, *near)
+        raise _invalid(f"unknown network; {meant}known names are {known}", "name", name, *near)
     if len(numbers) > (2 if name in _PARAMETERS else 1):
         example = _ALL_EXAMPLES[name]
-        raise _invalid(f"{spec!r} has too many numbers; write {example}", "spec", spec, example)
+        raise _invalid(f"too many numbers; write {example}", "spec", spec, example)
     parameter = None
     if len(numbers) == 2 or (numbers and _is_parameter(name, numbers[0], m)):
         parameter = numbers.pop(0)
@@ -280,9 +280,9 @@ def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         return name, parameter, None if m is None else int(m)
     written = _whole(spec, numbers[0], "number of agents")
     if written < 1:
-        raise _invalid(f"{spec!r} has {written} agents; a network needs at least one", "m", written)
+        raise _invalid(f"{written} agents; a network needs at least one", "m", written)
     if m is not None and written != m:
-        raise _conflict(spec, written, m)
+        raise _conflict(written, m)
     return name, parameter, written
 
 
@@ -296,7 +296,7 @@ def _whole(spec: str, text: str, what: str) -> int:
     if re.fullmatch("[0-9]{1,9}", text) is None:
         example = _ALL_EXAMPLES[_head(spec)]
         raise _invalid(
-            f"{spec!r}: {text!r} is not a valid {what}; write {example}, or give the number of agents separately",
+            f"{text!r} is not a valid {what}; write {example}, or give the number of agents separately",
             "degree" if what == "number of neighbours" else "m",
             text,
             example,
@@ -309,7 +309,7 @@ def _probability(spec: str, text: str) -> float:
     if not 0.0 < p <= 1.0:
         example = _ALL_EXAMPLES[_head(spec)]
         raise _invalid(
-            f"{spec!r}: {text!r} is read as the probability of a link, which must be in (0, 1]; write {example}",
+            f"{text!r} is read as the probability of a link, which must be in (0, 1]; write {example}",
             "p",
             text,
             example,
@@ -330,29 +330,24 @@ def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
         found = re.fullmatch("([0-9]{1,6})x([0-9]{1,6})", text)
         if found is None:
             raise _invalid(
-                f"{name}:{text}: {text!r} is not a shape; write rows and columns as in {EXAMPLES[name]}",
+                f"{text!r} is not a shape; write rows and columns as in {EXAMPLES[name]}",
                 "shape",
                 text,
                 EXAMPLES[name],
             )
         rows, columns = int(found[1]), int(found[2])
         if m is not None and rows * columns != m:
-            raise _conflict(f"{name}:{text}", rows * columns, m)
-        _check_links(name, rows * columns, 2 * rows * columns)
+            raise _conflict(rows * columns, m)
+        check_links(name, rows * columns, 2 * rows * columns)
         return rows, columns
     if m is None:
-        raise _invalid(
-            f"{name!r} lacks the number of agents; write {EXAMPLES[name]}, or give the number separately",
-            "m",
-            None,
-            EXAMPLES[name],
-        )
-    _check_links(name, m, 2 * m)
+        raise _missing_number(EXAMPLES[name])
+    check_links(name, m, 2 * m)
     rows = next(r for r in range(math.isqrt(m), 0, -1) if m % r == 0)
     if rows == 1 and m > 3:  # two or three agents form a line anyway
         line = {"grid": "path", "torus": "ring"}[name]
         raise _invalid(
-            f"{name} of {m} agents: {m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
+            f"{m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
             f"write {line}:{m}, or use {m - 1} or {m + 1} agents",
             "m",
             m,
@@ -369,29 +364,23 @@ def _dimension(m: int) -> int:
         below, above = 1 << dimension, 2 << dimension
         first, second = (below, above) if m - below <= above - m else (above, below)
         raise _invalid(
-            f"hypercube of {m} agents: {m} is not a power of two; write hypercube:{first} or hypercube:{second}",
+            f"{m} is not a power of two; write hypercube:{first} or hypercube:{second}",
             "m",
             m,
             f"hypercube:{first}",
             f"hypercube:{second}",
         )
-    _check_links("hypercube", m, m * dimension / 2)
+    check_links("hypercube", m, m * dimension / 2)
     return dimension
 
 
-def _check_links(name: str, m: int, links: float) -> None:
-    """Raise TopologyError for a network so large that its name is probably mistyped."""
-    if links > _MAX_LINKS:
-        raise _invalid(
-            f"{name} of {m:,} agents has about {links:,.0f} links; at most {_MAX_LINKS:,} are supported. Use fewer "
-            "agents, or fewer links per agent",
-            "links",
-            round(links),
-        )
+def _missing_number(example: str) -> TopologyError:
+    text = f"the number of agents is missing; write {example}, or give the number separately"
+    return _invalid(text, "m", None, example)
 
 
-def _conflict(spec: str, written: int, m: int) -> TopologyError:
-    return _invalid(f"{spec!r} has {written} agents, but {m} are requested; omit one of the numbers", "m", m)
+def _conflict(written: int, m: int) -> TopologyError:
+    return _invalid(f"the name has {written} agents, but {m} are requested; omit one of the numbers", "m", m)
 
 
 def _invalid(message: str, parameter: str, value: object, *suggestions: str) -> TopologyError:

@@ -13,8 +13,8 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.typing import Csr, csr
 
-MAX_PORTABLE_AGENTS = 128  # agents up to which eigenvalues are bit-identical on every processor
-_START_SEED = 7  # of the Lanczos start vector; fixed, so that every agent gets the same result
+MAX_PORTABLE_AGENTS = 128  # largest number of agents for which eigenvalues are bit-identical everywhere
+_START_SEED = 7  # seed of the Lanczos start vector; fixed, so that every agent gets the same result
 
 
 def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:

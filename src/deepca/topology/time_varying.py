@@ -15,25 +15,27 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.floats import EPS
+from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
-from deepca._util.validation import Integer, check
-from deepca.errors import DisconnectedError, InvalidInput, MassError, TopologyError
+from deepca.errors import DisconnectedError, MassError, TopologyError
 from deepca.topology.adjacency import check_agents, freeze, links_of
 from deepca.topology.graph import Topology
-from deepca.topology.windows import Windows, pair_means
+from deepca.topology.time_varying_inputs import check_base, check_graphs, check_probability, check_seed
+from deepca.topology.window_products import WindowProducts, pair_means
 
 __all__ = ["TimeVarying", "failing", "lossy", "matchings", "one_peer", "periodic"]
 
 _WINDOW = 64  # rounds from which the rate is estimated; also the largest number of short windows
 _LONG_WINDOW_STARTS = (0, 7, 23)  # first rounds of the windows that are tried if K is large
-_MAX_WINDOW_WORK = 1 << 23  # entries in the products of all short windows, to limit the time
-_MAX_FLOOD_ROUNDS = 20_000  # after which the agents count as not connected
-_CACHED_ROUNDS = 4096  # rounds whose weights are cached
+_MAX_WINDOW_WORK = 1 << 23  # maximum number of entries in the products of all short windows
+_MAX_FLOOD_ROUNDS = 20_000  # rounds of flooding after which the agents are considered disconnected
+_CACHED_ROUNDS = 4096  # maximum number of rounds whose weights are cached
 _COLUMN_SUM_TOLERANCE = 1e-12  # a column is a few divisions, each rounded to 1e-16
 _NEGLIGIBLE = 1e-18  # disagreement far below rounding
 _PRODUCT_ROUNDING = 16.0 * EPS  # disagreement that may be the rounding error of a product of weights
 
 
+@renamed_attributes(one_way="needs_push_sum", keeps="preserves_sum")
 @dataclass(frozen=True, eq=False, repr=False)
 class TimeVarying(Topology):
     """A network whose weights change from round to round; :meth:`at` returns the weights of one round.
@@ -49,20 +51,20 @@ class TimeVarying(Topology):
     gossip_sparse : csr_array of shape (m, m)
         Mean of the weights over the first rounds.
     lambda2, lambda_min : float
-        Average factor by which a round reduces disagreement, estimated from the first rounds; its negative.
+        Average factor by which a round reduces disagreement, estimated from the first rounds; and minus that factor.
     draw : callable
         Function that returns the weights of a round; :meth:`at` validates and caches them.
-    one_way : bool, default=False
-        Whether some round has weights whose rows do not sum to one.
-    keeps : bool, default=True
+    needs_push_sum : bool, default=False
+        Whether the rows of the weights of some round do not sum to one, so that averaging needs push-sum.
+    preserves_sum : bool, default=True
         Whether every round preserves the sum over all agents; False where messages get lost.
     links : csr_array, optional
         Ones for all links of all rounds; by default those of the first rounds.
     """
 
     draw: Callable[[int], Csr]
-    one_way: bool = False
-    keeps: bool = True
+    needs_push_sum: bool = False
+    preserves_sum: bool = True
     links: Csr | None = None
 
     def __post_init__(self) -> None:
@@ -71,12 +73,13 @@ class TimeVarying(Topology):
 
     def __repr__(self) -> str:
         """Describe the network and the factor by which a round reduces disagreement."""
-        return f"Changing({self.name}, {self.n_agents} agents, {self.n_edges} links, a round leaves {self.lambda2:.4g})"
+        size = f"{self.n_agents} agents, {self.n_edges} links"
+        return f"TimeVarying({self.name}, {size}, a round leaves {self.lambda2:.4g})"
 
     @property
     def directed(self) -> bool:
-        """True if some round has weights whose rows do not sum to one."""
-        return self.one_way
+        """True if the rows of the weights of some round do not sum to one."""
+        return self.needs_push_sum
 
     @property
     def time_varying(self) -> bool:
@@ -95,8 +98,8 @@ class TimeVarying(Topology):
         return lru_cache(_CACHED_ROUNDS)(self._checked_weights)
 
     @cached_property
-    def _windows(self) -> Windows:
-        return Windows(self.at, self.n_agents, preserves_sum=self.keeps)
+    def _window_products(self) -> WindowProducts:
+        return WindowProducts(self.at, self.n_agents, preserves_sum=self.preserves_sum)
 
     def at(self, r: int) -> Csr:
         """Return the validated weights of round r; repeated calls return the same object while it is cached."""
@@ -111,7 +114,7 @@ class TimeVarying(Topology):
             )
         sums = np.bincount(weights.indices, weights=weights.data, minlength=self.n_agents)
         worst = int(np.abs(sums - 1.0).argmax())
-        if self.keeps and abs(sums[worst] - 1.0) > _COLUMN_SUM_TOLERANCE:
+        if self.preserves_sum and abs(sums[worst] - 1.0) > _COLUMN_SUM_TOLERANCE:
             raise MassError(
                 f"agent {worst} loses or creates mass in round {r}: column {worst} of the weights sums to "
                 f"{sums[worst]:.12g}; every column must sum to 1",
@@ -153,7 +156,7 @@ class TimeVarying(Topology):
             return 0.0
         windows = min(_WINDOW, _MAX_WINDOW_WORK // (K * self.n_agents**2))
         starts = range(windows) if K < _WINDOW and windows > len(_LONG_WINDOW_STARTS) else _LONG_WINDOW_STARTS
-        left = max(self._windows.remaining(start, K) for start in starts)
+        left = max(self._window_products.remaining(start, K) for start in starts)
         return left if left > _PRODUCT_ROUNDING else 0.0
 
     @cached_property
@@ -179,8 +182,15 @@ def periodic(graphs: Sequence[Topology], *, name: str = "") -> TimeVarying:
 
     Returns
     -------
-    Changing
+    TimeVarying
         The time-varying network.
+
+    Raises
+    ------
+    InvalidInput
+        If `graphs` is not a sequence of static graphs with the same number of agents.
+    DisconnectedError
+        If the links of all graphs together do not connect the agents.
 
     Examples
     --------
@@ -190,31 +200,11 @@ def periodic(graphs: Sequence[Topology], *, name: str = "") -> TimeVarying:
     >>> network.messages_at(0), network.messages_at(1)
     (10, 8)
     """
-    if not isinstance(graphs, Sequence) or not all(isinstance(graph, Topology) for graph in graphs):
-        raise InvalidInput(
-            f"graphs is a {type(graphs).__name__}, not a sequence of topologies; give a list such as "
-            "[deepca.topology.ring(5), deepca.topology.star(5)]",
-            parameter="graphs",
-            value=graphs,
-        )
-    sizes = sorted({graph.n_agents for graph in graphs})
-    if len(sizes) != 1:
-        raise InvalidInput(
-            f"the graphs have {' and '.join(map(str, sizes)) or 'no'} agents; give one or more graphs of equal size",
-            parameter="graphs",
-            value=sizes,
-        )
-    for graph in graphs:
-        if graph.time_varying:
-            raise InvalidInput(
-                f"{graph.name} is time-varying; a periodic network needs graphs that do not change",
-                parameter="graphs",
-                value=graph.name,
-            )
+    check_graphs(graphs)
     weights = [graph.gossip_sparse for graph in graphs]
     called = name or "periodic(" + ", ".join(graph.name for graph in graphs) + ")"
     return _create(
-        called, weights[0].shape[0], lambda r: weights[r % len(weights)], one_way=any(g.directed for g in graphs)
+        called, weights[0].shape[0], lambda r: weights[r % len(weights)], needs_push_sum=any(g.directed for g in graphs)
     )
 
 
@@ -230,11 +220,16 @@ def matchings(base: Topology, *, seed: int = 0) -> TimeVarying:
 
     Returns
     -------
-    Changing
+    TimeVarying
         The time-varying network, in which an agent exchanges at most one message per round.
+
+    Raises
+    ------
+    InvalidInput
+        If `base` is not a static undirected graph, or the seed is not a nonnegative integer.
     """
-    _check_base(base)
-    _check_seed(seed)
+    check_base(base)
+    check_seed(seed)
     m, ends = base.n_agents, base.edges
 
     def draw(r: int) -> Csr:
@@ -258,8 +253,13 @@ def one_peer(m: int) -> TimeVarying:
 
     Returns
     -------
-    Changing
+    TimeVarying
         The time-varying network, in which every agent sends and receives one message per round.
+
+    Raises
+    ------
+    TopologyError
+        If m is not a whole number of at least 1.
 
     Notes
     -----
@@ -293,12 +293,17 @@ def failing(base: Topology, p: float, *, seed: int = 0) -> TimeVarying:
 
     Returns
     -------
-    Changing
+    TimeVarying
         The time-varying network. Both ends know that a link is down and keep what they would have sent.
+
+    Raises
+    ------
+    InvalidInput
+        If `base` is not a static undirected graph, p is not in [0, 1), or the seed is not a nonnegative integer.
     """
-    _check_base(base)
-    _check_probability(p)
-    _check_seed(seed)
+    check_base(base)
+    check_probability(p)
+    check_seed(seed)
     # every round has the same pattern (links and diagonal) with some entries zero
     m, pattern = base.n_agents, csr(base.adjacency + sparse.eye_array(base.n_agents, format="csr"))
     rows, columns = np.repeat(np.arange(m), np.diff(pattern.indptr)), pattern.indices
@@ -333,17 +338,22 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
 
     Returns
     -------
-    Changing
+    TimeVarying
         The time-varying network.
+
+    Raises
+    ------
+    InvalidInput
+        If `base` is not a static undirected graph, p is not in [0, 1), or the seed is not a nonnegative integer.
 
     Notes
     -----
     A receiver uses its own value in place of a lost message. The sum over all agents is *not* preserved, so tracking
     drifts unnoticed and the agents agree on a wrong value. The certificate detects that, and tracking restarts.
     """
-    _check_base(base)
-    _check_probability(p)
-    _check_seed(seed)
+    check_base(base)
+    check_probability(p)
+    check_seed(seed)
     arcs = sparse.coo_array(links_of(base.gossip_sparse))
     m, weights = base.n_agents, base.gossip_matrix
 
@@ -356,7 +366,7 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
         received[arcs.row[lost], arcs.col[lost]] = 0.0
         return csr(received)
 
-    return _create(f"lossy({base.name}, {p:g})", m, draw, keeps=False, links=base.adjacency)
+    return _create(f"lossy({base.name}, {p:g})", m, draw, preserves_sum=False, links=base.adjacency)
 
 
 def _create(
@@ -364,37 +374,16 @@ def _create(
     m: int,
     draw: Callable[[int], Csr],
     *,
-    one_way: bool = False,
-    keeps: bool = True,
+    needs_push_sum: bool = False,
+    preserves_sum: bool = True,
     links: Csr | None = None,
 ) -> TimeVarying:
     """Create a network: estimate its mean weights and rate, and check that its links connect the agents."""
     if m == 1:
         return TimeVarying(name, "changing", csr(np.ones((1, 1))), 0.0, 0.0, lambda r: csr(np.ones((1, 1))))
     mean = csr(sum((draw(r) for r in range(_WINDOW)), start=sparse.csr_array((m, m))) / _WINDOW)
-    found = TimeVarying(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
+    found = TimeVarying(name, "changing", mean, 0.5, -0.5, draw, needs_push_sum, preserves_sum, links)
     found.flood_rounds_from(0)
-    left = max(found._windows.remaining(start, _WINDOW) for start in _LONG_WINDOW_STARTS)
+    left = max(found._window_products.remaining(start, _WINDOW) for start in _LONG_WINDOW_STARTS)
     rate = min(max(left, 1e-300) ** (1.0 / _WINDOW), 1.0 - 1e-9)
-    return TimeVarying(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
-
-
-def _check_base(base: Topology) -> None:
-    if not isinstance(base, Topology):
-        raise InvalidInput(
-            f"base is {base!r}, not a topology; give one such as deepca.topology.ring(5)", parameter="base", value=base
-        )
-    if base.directed or base.time_varying:
-        kind = "directed" if base.directed else "time-varying"
-        raise InvalidInput(
-            f"{base.name} is {kind}; give an undirected graph that does not change", parameter="base", value=base.name
-        )
-
-
-def _check_probability(p: float) -> None:
-    if not isinstance(p, (int, float, np.number)) or not 0.0 <= p < 1.0:
-        raise InvalidInput(f"p = {p!r}: the probability of a failure must be in [0, 1)", parameter="p", value=p)
-
-
-def _check_seed(seed: int) -> None:
-    check("seed", seed, Integer(0), meaning="the same at all agents")
+    return TimeVarying(name, "changing", mean, rate, -rate, draw, needs_push_sum, preserves_sum, links)

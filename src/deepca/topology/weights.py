@@ -40,7 +40,14 @@ def gossip_weights(adjacency: Csr, rule: Rule, dense_up_to: int) -> tuple[Csr, f
     rule : str
         Rule that sets the weights.
     dense_up_to : int
-        Number of agents up to which a dense eigensolver is used.
+        Largest number of agents for which a dense eigensolver is used.
+
+    Raises
+    ------
+    ParameterError
+        If the rule is unknown.
+    DisconnectedError
+        If the graph is not connected.
     """
     if rule not in get_args(Rule):
         raise ParameterError("rule", rule, f"choose one of {', '.join(get_args(Rule))}")

@@ -239,14 +239,14 @@ def test_units_that_are_denormal_in_float32_are_stored_in_float64() -> None:
     [ROWS[:, :4], np.hstack([ROWS, ROWS]), ROWS[0], np.zeros((2, 5, 1)), sparse.csr_array(ROWS[:, :4]), 3.0],
     ids=["narrow", "wide", "one row", "three axes", "narrow csr", "a number"],
 )
-def test_rows_of_another_width_are_rejected(rows: Any) -> None:
+def test_rows_with_a_different_number_of_columns_are_rejected(rows: Any) -> None:
     shape = () if isinstance(rows, float) else tuple(rows.shape)
     with raises(DataError, parameter="X", value=shape):
         fitted().model_.transform(rows)
 
 
 @pytest.mark.parametrize("scores", [np.zeros((3, 3)), np.zeros(2), np.zeros((1, 2, 1))])
-def test_scores_of_another_width_are_rejected(scores: Any) -> None:
+def test_scores_with_a_different_number_of_columns_are_rejected(scores: Any) -> None:
     with raises(DataError, parameter="scores", value=scores.shape):
         fitted().model_.inverse_transform(scores)
 
@@ -277,7 +277,7 @@ def craft(
     about: Callable[[dict[str, Any]], Any] = lambda about: about,
     arrays: Callable[[Arrays], Any] = lambda arrays: arrays,
 ) -> Path:
-    """Write a modified file with a correct checksum, as another program might."""
+    """Write a modified file with a correct checksum, as a different program might."""
     from deepca.decomposition.model.layout import checksum_of
 
     with np.load(io.BytesIO(good), allow_pickle=False) as file:
@@ -523,7 +523,7 @@ def outcome(path: Path, content: bytes, model: Model) -> str:
 
 
 def test_a_truncated_file_is_refused(good: tuple[Path, bytes, Model], damaged: Path) -> None:
-    """Whatever its length."""
+    """Truncated files of any length are refused."""
     _, content, model = good
     lengths = sorted({*range(0, len(content), 7), *range(64), *range(len(content) - 64, len(content))})
     assert {outcome(damaged, content[:length], model) for length in lengths} == {"refused"}

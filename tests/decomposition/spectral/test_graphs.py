@@ -22,7 +22,7 @@ from deepca import topology
 from deepca._util.typing import csr
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.block_rows import BlockRows
-from deepca.decomposition.spectral.blocks import Matrix
+from deepca.decomposition.spectral.blocks import GraphMatrix
 from deepca.errors import (
     AsymmetricError,
     DataError,
@@ -70,7 +70,7 @@ ENDS = (("laplacian", "smallest"), ("normalized", "smallest"), ("laplacian", "la
 
 
 def found_by(
-    network: Network, case: Shared, k: int, matrix: Matrix = "laplacian", which: graphs.Which = "smallest"
+    network: Network, case: Shared, k: int, matrix: GraphMatrix = "laplacian", which: graphs.SpectrumEnd = "smallest"
 ) -> graphs.GraphEigenpairs:
     return graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix, which=which)
 
@@ -201,7 +201,9 @@ def test_a_network_without_a_symmetric_matrix_has_no_lambda2() -> None:
 
 @pytest.mark.parametrize(("matrix", "which"), ENDS)
 @pytest.mark.parametrize("name", CASES)
-def test_eigenvectors_equal_those_of_the_pooled_graph(name: str, matrix: Matrix, which: graphs.Which) -> None:
+def test_eigenvectors_equal_those_of_the_pooled_graph(
+    name: str, matrix: GraphMatrix, which: graphs.SpectrumEnd
+) -> None:
     case = CASES[name]
     values, vectors = pooled(case.W, matrix, which)
     for k in (1, 2, 4):
@@ -230,7 +232,7 @@ def test_eigenvectors_equal_those_of_the_pooled_graph(name: str, matrix: Matrix,
 
 @pytest.mark.parametrize("name", ["grid", "weighted small world"])
 @pytest.mark.parametrize("matrix", ["laplacian", "normalized"])
-def test_separate_agents_agree_with_the_simulator(name: str, matrix: Matrix) -> None:
+def test_separate_agents_agree_with_the_simulator(name: str, matrix: GraphMatrix) -> None:
     case = CASES[name]
     found = {kind: entries(kind, case, lambda b, n: found_by(n, case, 3, matrix).vectors) for kind in ENGINES}
     for X in found.values():
@@ -249,7 +251,7 @@ def test_separate_agents_agree_with_the_simulator(name: str, matrix: Matrix) -> 
 @pytest.mark.parametrize(("matrix", "which"), [("laplacian", "smallest"), ("adjacency", "largest")])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_results_do_not_depend_on_the_unit_of_the_weights(
-    kind: str, matrix: Matrix, which: graphs.Which, scale: float
+    kind: str, matrix: GraphMatrix, which: graphs.SpectrumEnd, scale: float
 ) -> None:
     """Squares of the weights may overflow or underflow. The reference is scipy at scale 1."""
     W = weighted(nx.erdos_renyi_graph(60, 0.2, seed=1), seed=2)

@@ -26,7 +26,7 @@ from deepca.consensus.exact import AllReduce, TreeSweep, exact_average, exact_mi
 from deepca.errors import DataError, EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.network.compression import Code, Copies
-from deepca.network.reductions import Op, Pending
+from deepca.network.reductions import Op, PendingReduction
 from deepca.operators import from_matrices, from_rows
 from deepca.topology import Topology
 from tests.support.engines import over_mpi
@@ -74,7 +74,7 @@ def graph_of(name: str, shape: str = "random") -> Topology:
 
 def network_on(place: Topology, shares: Sequence[int] | None = None, **options: Any) -> MpiNetwork:
     """Create a network over all ranks that is closed after the test."""
-    network = MpiNetwork(place, WORLD, shares=shares, timeout=None, **options)
+    network = MpiNetwork(place, WORLD, agents_per_rank=shares, timeout=None, **options)
     networks.add(network)
     return network
 
@@ -129,16 +129,16 @@ def test_impossible_shares_are_rejected_on_all_ranks() -> None:
     """Every rank raises the error before anything is sent."""
     m = RANKS + 2
     place = topology.ring(m)
-    with raises(TopologyError, parameter="shares", value=(1,) * (RANKS + 1)):
-        MpiNetwork(place, WORLD, shares=[1] * (RANKS + 1))
+    with raises(TopologyError, parameter="agents_per_rank", value=(1,) * (RANKS + 1)):
+        MpiNetwork(place, WORLD, agents_per_rank=[1] * (RANKS + 1))
     too_many = (m + 1 - (RANKS - 1), *[1] * (RANKS - 1))
-    with raises(TopologyError, parameter="shares", value=too_many):
-        MpiNetwork(place, WORLD, shares=too_many)
+    with raises(TopologyError, parameter="agents_per_rank", value=too_many):
+        MpiNetwork(place, WORLD, agents_per_rank=too_many)
     if RANKS > 1:
-        with raises(TopologyError, parameter="shares[0]", value=0):
-            MpiNetwork(place, WORLD, shares=[0, m - RANKS + 2, *[1] * (RANKS - 2)])
-        with raises(TopologyError, parameter="shares[1]", value=-1):
-            MpiNetwork(place, WORLD, shares=[m + 1 - (RANKS - 2), -1, *[1] * (RANKS - 2)])
+        with raises(TopologyError, parameter="agents_per_rank[0]", value=0):
+            MpiNetwork(place, WORLD, agents_per_rank=[0, m - RANKS + 2, *[1] * (RANKS - 2)])
+        with raises(TopologyError, parameter="agents_per_rank[1]", value=-1):
+            MpiNetwork(place, WORLD, agents_per_rank=[m + 1 - (RANKS - 2), -1, *[1] * (RANKS - 2)])
         with raises(TopologyError, parameter="topology", value=1):
             MpiNetwork(topology.complete(1), WORLD)
     if RANKS > 2:
@@ -456,7 +456,7 @@ def test_an_unknown_reduction_is_rejected_before_anything_is_sent() -> None:
 def test_pending_values_may_be_read_at_any_time_and_in_any_order() -> None:
     network = laid_out("uneven", "path")
     x = numbers(network.n_agents, (5,))
-    under_way: list[Pending] = [network.reduce_later(x[network.local] * i, "max") for i in range(1, 6)]
+    under_way: list[PendingReduction] = [network.reduce_later(x[network.local] * i, "max") for i in range(1, 6)]
     assert under_way[3].value is not None
     for i in (5, 1, 3, 2, 4):
         np.testing.assert_array_equal(under_way[i - 1].value, (x * i).max(axis=0))
@@ -478,7 +478,7 @@ def test_unread_reductions_are_completed(how: str) -> None:
             network.gossip(x[network.local])
         network.begin(3, 0)
     else:
-        other = MpiNetwork(network.topology, WORLD, shares=shares_of("uneven"), timeout=None)
+        other = MpiNetwork(network.topology, WORLD, agents_per_rank=shares_of("uneven"), timeout=None)
         pending = [other.reduce_later(x[network.local] + i, "min") for i in range(3)]
         other.close()
     np.testing.assert_array_equal(network.reduce(x[network.local], "max"), x.max(axis=0))
@@ -787,7 +787,7 @@ def test_communicators_are_freed() -> None:
     """The number of communicators is limited. All sizes and kinds of exchanges are used before closing."""
     for i in range(120):
         name = FEW[i % len(FEW)]
-        network = MpiNetwork(graph_of(name, "ring"), WORLD, shares=shares_of(name), timeout=None)
+        network = MpiNetwork(graph_of(name, "ring"), WORLD, agents_per_rank=shares_of(name), timeout=None)
         x = numbers(network.n_agents, (3,))
         network.gossip(x[network.local])
         network.gossip(x[network.local], csr(np.eye(network.n_agents)))

@@ -26,7 +26,7 @@ def test_a_file_that_is_given_twice_is_refused(file: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("agents", [0, -1])
 def test_at_least_one_agent_is_required(file: Path, tmp_path: Path, agents: int) -> None:
-    with raises(ParameterError, parameter="--agents", value=agents):
+    with raises(ParameterError, parameter="agents", value=agents):
         allocate_rows([file], agents, tmp_path / "kits")
 
 

@@ -15,7 +15,7 @@ from deepca.errors import DisconnectedError, InvalidInput, ParameterError, Topol
 from deepca.sites.config.addresses import is_loopback, split_address
 from deepca.sites.config.network_file import EXAMPLE, NetworkFile, SiteEntry, read_network, write_network
 from deepca.sites.config.site_file import read_site, write_site
-from deepca.sites.config.toml import duration, duration_text, suggestion
+from deepca.sites.config.toml import duration, duration_text, load_toml, suggestion
 from deepca.sites.config.toml_lines import Keys, find_line, find_syntax_error
 from tests.support.errors import raises
 
@@ -314,6 +314,19 @@ def test_the_line_of_a_value_or_of_its_table_is_found(keys: Keys, line: int | No
 )
 def test_the_line_of_a_syntax_error_is_found(text: str, line: int | None) -> None:
     assert find_syntax_error(text) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"), [("a = 1\nb 2\n", 2, 3), ("a = 1\nb = [1,\n2,\nc = 4\n", 2, None), ("a = ", 1, None)]
+)
+def test_the_place_of_a_syntax_error_is_given_once(text: str, line: int, column: int | None, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(text, encoding="utf-8")
+    with raises(InvalidInput, line=line) as caught:
+        load_toml(tmp_path / "site.toml")
+    found = str(caught.value)
+    assert found.count("line ") + found.count(f":{line}:") == 1
+    assert found.count("column ") == (column is not None)
+    assert column is None or f"column {column})" in found
 
 
 # -------------------------------------------------------------------------------------------------------------- digest

@@ -30,10 +30,10 @@ from deepca.errors import (
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
-from deepca.sites.pki.certificates import check_peer, pem, request, site_of, verify_signature
+from deepca.sites.pki.certificates import build_request, check_peer, pem, site_of, verify_signature
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import Key, fingerprint, load_key, new_key, pending_key_path, write_key
-from deepca.sites.pki.revocation import load_list
+from deepca.sites.pki.revocation import load_revocation_list
 from tests.support.errors import raises
 
 NET = "hospitals"
@@ -46,7 +46,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def signed(authority: Authority, site: str = "north", key: Key | None = None, **options: object) -> x509.Certificate:
-    return authority.sign(request(site, NET, key or new_key()), **options)  # type: ignore[arg-type]
+    return authority.sign(build_request(site, NET, key or new_key()), **options)  # type: ignore[arg-type]
 
 
 def der(certificate: x509.Certificate) -> bytes:
@@ -150,6 +150,15 @@ def test_an_incomplete_or_damaged_authority_is_refused(authority: Authority, tmp
         Authority.load(authority.folder)
 
 
+def test_a_certificate_without_a_network_is_not_an_authority(authority: Authority) -> None:
+    name, path = x509.Name([]), authority.folder / "authority.pem"
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(authority.key.public_key())
+    builder = builder.serial_number(1).not_valid_before(NOW).not_valid_after(NOW + timedelta(days=1))
+    path.write_bytes(pem(builder.sign(authority.key, hashes.SHA256())))
+    with raises(InvalidInput, file=str(path), parameter="authority"):
+        Authority.load(authority.folder)
+
+
 def test_a_key_is_signed_once(authority: Authority) -> None:
     key = new_key()
     signed(authority, key=key)
@@ -205,13 +214,13 @@ def test_a_request_must_name_its_site(authority: Authority, names: list[x509.Gen
 
 def test_a_request_that_cannot_be_signed_is_refused_with_the_reason(authority: Authority) -> None:
     with raises(InvalidInput, parameter="network", value="other"):
-        authority.sign(request("north", "other", new_key()))
+        authority.sign(build_request("north", "other", new_key()))
     names: list[x509.GeneralName] = [x509.DNSName("north"), x509.UniformResourceIdentifier(f"deepca:{NET}/north")]
     other = rsa.generate_private_key(65537, 2048)
     for key in (other, ec.generate_private_key(ec.SECP384R1())):
         with raises(InvalidInput, parameter="request"):
             authority.sign(_request_with(names, key))
-    honest = request("north", NET, new_key()).public_bytes(serialization.Encoding.DER)
+    honest = build_request("north", NET, new_key()).public_bytes(serialization.Encoding.DER)
     forged = x509.load_der_x509_csr(honest.replace(b"north", b"sarth"))
     with raises(InvalidInput, parameter="signature"):
         authority.sign(forged)
@@ -238,10 +247,10 @@ def test_a_certificate_is_refused_with_the_reason(authority: Authority, tmp_path
     foreign = Authority.create(tmp_path / "foreign", "elsewhere")
     good, twin = signed(authority), signed(authority)
     authority.revoke(f"{good.serial_number:x}")
-    crl = load_list(authority.folder / "revoked.pem", authority.certificate)
+    crl = load_revocation_list(authority.folder / "revoked.pem", authority.certificate)
     cases = [
         (der(signed(other)), "issuer"),
-        (der(foreign.sign(request("north", "elsewhere", new_key()))), "issuer"),
+        (der(foreign.sign(build_request("north", "elsewhere", new_key()))), "issuer"),
         (der(signed(authority, now=NOW - timedelta(days=400))), "expired"),
         (der(signed(authority, now=NOW + timedelta(days=1))), "early"),
         (der(signed(authority, "south")), "site"),
@@ -343,7 +352,7 @@ def test_revoking_a_site_revokes_all_its_certificates(authority: Authority) -> N
     path = authority.folder / "revoked.pem"
 
     def revoked() -> list[bool]:
-        crl = load_list(path, authority.certificate)
+        crl = load_revocation_list(path, authority.certificate)
         assert crl is not None
         return [crl.revokes(certificate) for certificate in (first, second, other, later)]
 
@@ -356,25 +365,25 @@ def test_revoking_a_site_revokes_all_its_certificates(authority: Authority) -> N
 
 
 def test_a_list_that_cannot_be_trusted_is_refused(authority: Authority, tmp_path: Path) -> None:
-    assert load_list(tmp_path / "none.pem", authority.certificate) is None
+    assert load_revocation_list(tmp_path / "none.pem", authority.certificate) is None
     other = Authority.create(tmp_path / "other", NET)
     signed(other)
     other.revoke("north")
     with raises(RevocationListError, reason="foreign", path=str(other.folder / "revoked.pem")):
-        load_list(other.folder / "revoked.pem", authority.certificate)
+        load_revocation_list(other.folder / "revoked.pem", authority.certificate)
     signed(authority)
     authority.revoke("north")
-    whole = load_list(authority.folder / "revoked.pem", authority.certificate)
+    whole = load_revocation_list(authority.folder / "revoked.pem", authority.certificate)
     assert whole is not None
     path = tmp_path / "revoked.pem"
     signature = x509.load_der_x509_crl(whole.der).signature
     for broken in damaged(whole.der, signature):
         path.write_text(ssl.DER_cert_to_PEM_cert(broken).replace("CERTIFICATE", "X509 CRL"))
         with pytest.raises(RevocationListError):
-            load_list(path, authority.certificate)
+            load_revocation_list(path, authority.certificate)
     path.write_bytes(b"")
     with raises(RevocationListError, reason="unreadable", path=str(path)):
-        load_list(path, authority.certificate)
+        load_revocation_list(path, authority.certificate)
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
@@ -461,7 +470,7 @@ def _revoked(kit: SiteFile, authority: Authority) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "kind", "facts"),
+    ("damage", "kind", "facts"),
     [
         (_expired, CertificateError, {"reason": "expired"}),
         (_early, CertificateError, {"reason": "early"}),
@@ -489,12 +498,12 @@ def _revoked(kit: SiteFile, authority: Authority) -> None:
 def test_each_fault_of_a_sites_own_files_is_reported(
     kit: SiteFile,
     authority: Authority,
-    spoil: Callable[[SiteFile, Authority], object],
+    damage: Callable[[SiteFile, Authority], object],
     kind: type[InvalidInput],
     facts: dict[str, object],
 ) -> None:
     Identity.load(kit)
-    spoil(kit, authority)
+    damage(kit, authority)
     paths = {path.name: str(path) for path in (kit.key, kit.certificate, kit.authority)}
     with raises(kind, **{name: paths.get(str(fact), fact) for name, fact in facts.items()}):
         Identity.load(kit)

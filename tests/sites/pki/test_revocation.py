@@ -27,11 +27,22 @@ from deepca.sites.admin.site_checks import check_certificates
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
-from deepca.sites.pki.certificates import pem, request
-from deepca.sites.pki.enrolment import ask, examine_request, install, install_list, sign_request
+from deepca.sites.pki.certificates import build_request, pem
+from deepca.sites.pki.enrolment import (
+    examine_request,
+    install,
+    install_revocation_list,
+    request_certificate,
+    sign_request,
+)
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import new_key, write_key
-from deepca.sites.pki.revocation import MAX_LIST_BYTES, SeenLists, load_list, parse_list
+from deepca.sites.pki.revocation import (
+    MAX_REVOCATION_LIST_BYTES,
+    SeenRevocationLists,
+    load_revocation_list,
+    parse_revocation_list,
+)
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport.streams import Peer, Streams
 from tests.sites.transport.test_streams import FAST, Recorder
@@ -56,7 +67,7 @@ def site(tmp_path: Path, authority: Authority, name: str = "north") -> SiteFile:
     write_site(folder / "site.toml", name, "rows.csv")
     (folder / "authority.pem").write_bytes(pem(authority.certificate))
     key = new_key()
-    (folder / "site.pem").write_bytes(pem(authority.sign(request(name, NET, key))))
+    (folder / "site.pem").write_bytes(pem(authority.sign(build_request(name, NET, key))))
     write_key(folder / "site.key", key)
     return read_site(folder)
 
@@ -98,7 +109,7 @@ def reason_of(action: Callable[[], object]) -> str:
 
 def test_numbers_increase_even_if_files_of_the_authority_are_lost(authority: Authority) -> None:
     numbers = [authority.reissue().number]
-    authority.sign(request("north", NET, new_key()))
+    authority.sign(build_request("north", NET, new_key()))
     authority.revoke("north")
     numbers.append(hand_out(authority))
     (authority.folder / "revoked.pem").unlink()
@@ -119,27 +130,27 @@ def test_a_list_is_valid_as_long_as_requested_but_not_longer_than_its_authority(
 
 def test_a_list_without_a_number_is_migrated_with_all_its_entries(authority: Authority) -> None:
     """Entries that are missing from issued.json are kept as well."""
-    leaf, other, good = (authority.sign(request("north", NET, new_key())) for _ in range(3))
+    leaf, other, good = (authority.sign(build_request("north", NET, new_key())) for _ in range(3))
     authority.revoke(f"{leaf.serial_number:x}")
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority, leaf.serial_number, other.serial_number))
     assert authority.revocations() is None
-    found = authority.up_to_date_list()
+    found = authority.up_to_date_revocation_list()
     assert found.number >= 1
     assert [found.revokes(one) for one in (leaf, other, good)] == [True, True, False]
-    assert authority.up_to_date_list().number == found.number
+    assert authority.up_to_date_revocation_list().number == found.number
 
 
 def test_a_list_is_reissued_with_a_certificate_after_half_of_its_time(authority: Authority) -> None:
-    first = authority.up_to_date_list()
-    assert authority.up_to_date_list(now=NOW + 180 * DAY).number == first.number
-    assert authority.up_to_date_list(now=NOW + 190 * DAY).number > first.number
+    first = authority.up_to_date_revocation_list()
+    assert authority.up_to_date_revocation_list(now=NOW + 180 * DAY).number == first.number
+    assert authority.up_to_date_revocation_list(now=NOW + 190 * DAY).number > first.number
 
 
 # -------------------------------------------------------------------------------------------------------------- a site
 
 
 def test_a_site_that_never_had_a_list_does_not_need_one(tmp_path: Path, authority: Authority) -> None:
-    assert Identity.load(site(tmp_path, authority)).list_number == 0
+    assert Identity.load(site(tmp_path, authority)).revocation_list_number == 0
 
 
 def test_once_a_list_was_seen_a_missing_or_older_one_is_refused(tmp_path: Path, authority: Authority) -> None:
@@ -168,8 +179,8 @@ def test_lists_of_every_authority_are_counted_separately(tmp_path: Path, authori
     other = Authority.create(tmp_path / "other", NET)
     again = site(tmp_path, other)
     hand_out(other, again)
-    assert Identity.load(again).list_number == 1
-    assert SeenLists.of(north, authority.certificate).number() == 4
+    assert Identity.load(again).revocation_list_number == 1
+    assert SeenRevocationLists.of(north, authority.certificate).number() == 4
 
 
 def test_an_expired_list_is_refused(tmp_path: Path, authority: Authority) -> None:
@@ -177,7 +188,7 @@ def test_an_expired_list_is_refused(tmp_path: Path, authority: Authority) -> Non
     authority.reissue(1, now=NOW - 2 * DAY)
     hand_out(authority, north)
     assert reason_of(lambda: Identity.load(north)) == "expired"
-    assert reason_of(lambda: install_list(north.path, authority.folder / "revoked.pem")) == "expired"
+    assert reason_of(lambda: install_revocation_list(north.path, authority.folder / "revoked.pem")) == "expired"
     authority.reissue(20)
     hand_out(authority, north)
     me, other = Identity.load(north), Identity.load(south)
@@ -198,7 +209,7 @@ def test_unsupported_lists_are_refused_with_the_reason(tmp_path: Path, authority
     assert reason_of(lambda: Identity.load(north)) == "unreadable"
     north.revoked.write_bytes((Authority.create(tmp_path / "x", NET).folder / "revoked.pem").read_bytes())
     assert reason_of(lambda: Identity.load(north)) == "foreign"
-    assert SeenLists.of(north, authority.certificate).number() == 0
+    assert SeenRevocationLists.of(north, authority.certificate).number() == 0
 
 
 def test_a_damaged_record_of_seen_lists_is_refused(tmp_path: Path, authority: Authority) -> None:
@@ -216,19 +227,19 @@ def test_a_list_that_cannot_be_recorded_is_logged(
     north = site(tmp_path, authority)
     hand_out(authority, north)
     north.state.write_text("a file, not a folder")
-    assert Identity.load(north).list_number == 1
+    assert Identity.load(north).revocation_list_number == 1
     (record,) = caplog.records
     assert (vars(record)["site"], vars(record)["event"]) == ("north", "revocations")
 
 
-def test_look_writes_nothing(tmp_path: Path, authority: Authority) -> None:
+def test_loading_read_only_writes_nothing(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
     me = Identity.load_read_only(north)
     assert not north.state.exists()
     newer = authority.reissue()
     before = north.revoked.read_bytes()
-    assert me.adopt(newer.der).list_number == newer.number
+    assert me.adopt(newer.der).revocation_list_number == newer.number
     assert north.revoked.read_bytes() == before
     assert not north.state.exists()
 
@@ -242,10 +253,10 @@ def test_a_signed_certificate_comes_with_the_newest_list(tmp_path: Path, authori
     north.revoked.write_bytes(unnumbered(authority))
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority))
     assert reason_of(lambda: Identity.load(north)) == "unnumbered"
-    asked = ask(north.path, renew=True)
+    asked = request_certificate(north.path, renew=True)
     done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     install(north.path, done.certificate)
-    assert Identity.load(north).list_number == done.list.number > 0
+    assert Identity.load(north).revocation_list_number == done.revocation_list.number > 0
     assert x509.load_pem_x509_certificates(north.certificate.read_bytes())
     assert b"CRL" not in north.certificate.read_bytes()
 
@@ -254,12 +265,12 @@ def test_an_older_list_that_comes_with_a_certificate_does_not_replace_a_newer_on
     tmp_path: Path, authority: Authority
 ) -> None:
     north = site(tmp_path, authority)
-    asked = ask(north.path, renew=True)
+    asked = request_certificate(north.path, renew=True)
     done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     authority.reissue()
     number = hand_out(authority, north)
     install(north.path, done.certificate)
-    assert Identity.load(north).list_number == number > done.list.number
+    assert Identity.load(north).revocation_list_number == number > done.revocation_list.number
 
 
 def test_a_list_can_be_installed_on_its_own(tmp_path: Path, authority: Authority) -> None:
@@ -268,20 +279,20 @@ def test_a_list_can_be_installed_on_its_own(tmp_path: Path, authority: Authority
     older.write_bytes(newest.read_bytes())
     number = authority.reissue().number
     north.revoked.write_bytes(unnumbered(authority))
-    done = install_list(north.path, newest)
-    assert (done.list.number, done.replaced) == (number, True)
-    assert Identity.load(north).list_number == number
-    assert reason_of(lambda: install_list(north.path, older)) == "older"
+    done = install_revocation_list(north.path, newest)
+    assert (done.revocation_list.number, done.replaced) == (number, True)
+    assert Identity.load(north).revocation_list_number == number
+    assert reason_of(lambda: install_revocation_list(north.path, older)) == "older"
     north.revoked.unlink()
-    assert reason_of(lambda: install_list(north.path, older)) == "older"
-    assert not install_list(north.path, newest).replaced
+    assert reason_of(lambda: install_revocation_list(north.path, older)) == "older"
+    assert not install_revocation_list(north.path, newest).replaced
     foreign = Authority.create(tmp_path / "x", NET).folder / "revoked.pem"
-    assert reason_of(lambda: install_list(north.path, foreign)) == "foreign"
+    assert reason_of(lambda: install_revocation_list(north.path, foreign)) == "foreign"
 
 
 def test_a_certificate_that_the_list_with_it_revokes_is_not_installed(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
-    asked = ask(north.path, renew=True)
+    asked = request_certificate(north.path, renew=True)
     done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renew=True)
     authority.revoke(done.serial)
     newest = authority.revocations()
@@ -296,10 +307,10 @@ def test_a_certificate_that_the_list_with_it_revokes_is_not_installed(tmp_path: 
 
 def test_revoked_or_expired_certificates_do_not_count_as_valid(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
-    asked = ask(north.path, renew=True)
+    asked = request_certificate(north.path, renew=True)
     assert len(examine_request(asked.request, authority.folder).valid) == 1
     authority.revoke("north")
-    authority.sign(request("north", NET, new_key()), 1, now=NOW - 9 * DAY)
+    authority.sign(build_request("north", NET, new_key()), 1, now=NOW - 9 * DAY)
     assert examine_request(asked.request, authority.folder).valid == ()
 
 
@@ -307,7 +318,7 @@ def test_revoked_or_expired_certificates_do_not_count_as_valid(tmp_path: Path, a
 
 
 def finding(of: SiteFile) -> Finding:
-    return next(one for one, _ in check_certificates(of) if one.check == "revoked list")
+    return next(one for one, _ in check_certificates(of) if one.check == "revocation list")
 
 
 def test_the_doctor_reports_on_revocation_lists(tmp_path: Path, authority: Authority) -> None:
@@ -337,7 +348,7 @@ def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) 
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
     hand_out(authority, north)
     me, other = Identity.load(north), Identity.load(south)
-    assert me.adopt(parse_list(north.revoked.read_bytes(), authority.certificate, north.revoked).der) is me
+    assert me.adopt(parse_revocation_list(north.revoked.read_bytes(), authority.certificate, north.revoked).der) is me
     authority.revoke("south")
     newest = authority.revocations()
     assert newest is not None
@@ -345,9 +356,9 @@ def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) 
     with raises(Refused, reason="revoked"):
         after.check_peer(other.certificate_der, "south")
     assert not after.changed()
-    kept = load_list(north.revoked, authority.certificate)
+    kept = load_revocation_list(north.revoked, authority.certificate)
     assert kept is not None
-    assert kept.number == newest.number == SeenLists.of(north, authority.certificate).number()
+    assert kept.number == newest.number == SeenRevocationLists.of(north, authority.certificate).number()
     expired = authority.reissue(1, now=NOW - 3 * DAY)
     assert after.adopt(expired.der) is after
 
@@ -373,7 +384,7 @@ def test_a_list_that_can_be_neither_written_nor_recorded_is_in_force_while_the_a
     north.certificate.touch()
     assert after.changed()
     again = after.reload()
-    assert again.list_number == newest.number
+    assert again.revocation_list_number == newest.number
     with raises(Refused, reason="revoked"):
         again.check_peer(other.certificate_der, "south")
 
@@ -385,7 +396,7 @@ def test_a_list_that_the_authority_did_not_sign_is_not_adopted(tmp_path: Path, a
     other = Authority.create(tmp_path / "x", NET)
     foreign, genuine = other.reissue(), authority.reissue()
     rng = random.Random(3)
-    bad = [foreign.der, b"x", genuine.pem, genuine.der[:-1], bytes(MAX_LIST_BYTES + 1)]
+    bad = [foreign.der, b"x", genuine.pem, genuine.der[:-1], bytes(MAX_REVOCATION_LIST_BYTES + 1)]
     for _ in range(50):
         broken = bytearray(genuine.der)
         broken[rng.randrange(len(broken) // 2)] ^= 1 << rng.randrange(8)  # in the part that is signed
@@ -395,7 +406,7 @@ def test_a_list_that_the_authority_did_not_sign_is_not_adopted(tmp_path: Path, a
         with raises(Refused, reason="list"):
             me.adopt(content)
     assert north.revoked.read_bytes() == before
-    assert me.adopt(genuine.der).list_number == genuine.number
+    assert me.adopt(genuine.der).revocation_list_number == genuine.number
 
 
 def test_a_site_whose_own_certificate_is_revoked_cannot_start_again(tmp_path: Path, authority: Authority) -> None:
@@ -422,7 +433,7 @@ class Side:
     def number(self) -> int:
         """Number of the list in force."""
         credentials = self.streams.credentials
-        return 0 if credentials is None else credentials.list_number
+        return 0 if credentials is None else credentials.revocation_list_number
 
 
 @contextmanager
@@ -435,7 +446,7 @@ def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Sid
     ]
     listen = "127.0.0.1:0" if any(not peer.dial for peer in peers) else None
     me = Peer(SITES.index(name), name, None, dial=False)
-    streams = Streams(heard, me, peers, listen, mine, pace=FAST)
+    streams = Streams(heard, me, peers, listen, mine, timeouts=FAST)
     with attached(EventHandler(lambda site, event, text, facts: notices.append(text), name)):
         port = streams.start()
         try:
@@ -461,7 +472,7 @@ def test_neighbours_exchange_the_newer_list_when_they_connect(tmp_path: Path, au
             assert third.number == number
     assert len(first.notices) == len(third.notices) == 1
     for one in (north, west):
-        assert Identity.load(one).list_number == number
+        assert Identity.load(one).revocation_list_number == number
 
 
 @pytest.mark.parametrize("dials", [False, True])

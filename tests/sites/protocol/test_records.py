@@ -158,7 +158,7 @@ def test_a_long_reason_is_shortened() -> None:
 def test_only_a_newer_record_replaces_the_known_one() -> None:
     old = _record(1)
     table = _table(old)
-    newer, restarted = replace(old, version=2), replace(old, identity=Incarnation(2, 1), version=0)
+    newer, restarted = replace(old, version=2), replace(old, incarnation=Incarnation(2, 1), version=0)
     assert not table.put(old)
     assert table.put(newer)
     assert not table.put(old)
@@ -196,7 +196,7 @@ def test_every_field_of_a_plan_changes_its_digest() -> None:
     others = [
         replace(plan, epoch=2),
         replace(plan, members=(0, 1, 2)),
-        replace(plan, identities=(Incarnation(1, 99), *plan.identities[1:])),
+        replace(plan, incarnations=(Incarnation(1, 99), *plan.incarnations[1:])),
         replace(plan, edges=plan.edges[1:]),
         replace(plan, resume=_key(9)),
         replace(plan, iteration=6),

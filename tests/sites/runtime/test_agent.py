@@ -124,7 +124,7 @@ def test_a_known_error_names_its_report(site: SiteFile, monkeypatch: pytest.Monk
 
 
 def test_the_command_exits_with_1_and_names_the_report(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It prints no traceback."""
+    """The command prints no traceback."""
     break_reading(monkeypatch)
     done = CliRunner().invoke(app, ["agent", "run", str(site.path.parent)], env={"COLUMNS": "300"})
     assert done.exit_code == 1
@@ -184,7 +184,7 @@ class Failing(Dividing):
     [
         (
             DataError.at_entry(
-                "/home/north/rows.csv", "'PATIENT-4711' is not a number", "correct it", discreet="not a number", row=2
+                "/home/north/rows.csv", "'PATIENT-4711' is not a number", "correct it", redacted="not a number", row=2
             ),
             False,
         ),
@@ -198,13 +198,13 @@ def test_other_sites_never_receive_values_or_file_names_of_this_site(
     error: Exception, common: bool, site: SiteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, bool]] = []
-    failed = Node.failed
+    failed = Node.announce_failure
 
     def record(self: Node, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
         sent.append((why, common))
         failed(self, why, error, common=common)
 
-    monkeypatch.setattr(Node, "failed", record)
+    monkeypatch.setattr(Node, "announce_failure", record)
     with pytest.raises(type(error)):
         agents.run_agent(site, observers=(Failing(error),))
     assert sent[0][1] == common  # only the first one is sent

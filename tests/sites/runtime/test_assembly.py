@@ -11,7 +11,7 @@ import pytest
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.assembly import Assembly
-from deepca.sites.runtime.membership import Membership, Policy
+from deepca.sites.runtime.node_config import NodeConfig, Policy
 
 SITES, PATIENCE = 3, 10.0
 NAMES = tuple(f"site-{j}" for j in range(SITES))
@@ -23,15 +23,15 @@ class Scene:
     """Site 0 as it proposes a plan with all three sites, which no site has entered and site 2 has not proposed yet."""
 
     def __init__(self, on_loss: Literal["wait", "shrink"]) -> None:
-        membership = Membership(NAMES, 0, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
+        config = NodeConfig(NAMES, 0, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
-        self.assembly = Assembly(membership, policy, Incarnation(1, 1), 0.0)
+        self.assembly = Assembly(config, policy, Incarnation(1, 1), 0.0)
         for site in (1, 2):
             self.assembly.learn(
                 Record(site, Incarnation(1, site + 1), 0, "gathering", EVERYONE - {site}, {"run": b"1"})
             )
         self.look(0.0)
-        assert not self.assembly.agreed(0.0)
+        assert not self.assembly.update_proposal(0.0)
         assert self.assembly.proposal is not None
         self.digest = self.assembly.proposal.digest
         self.publish(1, plan=self.digest)
@@ -55,11 +55,11 @@ def test_a_link_that_comes_up_late_does_not_end_a_plan_that_a_member_runs(
     scene = Scene(on_loss)
     scene.publish(1, phase="running", epoch=1, links=frozenset({0}))  # its link to site 2 is not up yet
     scene.look(1.0)
-    assert not scene.assembly.agreed(1.0)
+    assert not scene.assembly.update_proposal(1.0)
     assert scene.proposed == scene.assembly.record.plan == scene.digest
     scene.publish(2, plan=scene.digest)
     scene.look(2.0)
-    assert scene.assembly.agreed(2.0)
+    assert scene.assembly.update_proposal(2.0)
     assert scene.assembly.enter(2.0).epoch == 1
 
 
@@ -71,21 +71,21 @@ def test_a_short_absence_does_not_end_a_plan_that_a_member_runs(
     scene.publish(1, phase="running", epoch=1)
     scene.publish(2, links=frozenset())
     scene.look(1.0, frozenset())
-    assert not scene.assembly.agreed(1.0)
+    assert not scene.assembly.update_proposal(1.0)
     assert scene.proposed == scene.digest
     scene.publish(2, links=frozenset({0, 1}), plan=scene.digest)
     scene.look(2.0)
-    assert scene.assembly.agreed(2.0)
+    assert scene.assembly.update_proposal(2.0)
 
 
 def test_a_plan_is_given_up_when_the_only_site_that_runs_it_leaves() -> None:
     scene = Scene("shrink")
     scene.publish(1, phase="running", epoch=1)
     scene.look(1.0)
-    assert not scene.assembly.agreed(1.0)
+    assert not scene.assembly.update_proposal(1.0)
     scene.publish(1, phase="gathering", plan=b"")
     scene.look(2.0)
-    assert not scene.assembly.agreed(2.0)
+    assert not scene.assembly.update_proposal(2.0)
     assert scene.assembly.proposal is not None
     assert scene.assembly.proposal.epoch == 2
 
@@ -98,7 +98,7 @@ def test_a_plan_is_given_up_when_the_only_site_that_runs_it_is_away_beyond_the_p
     scene.look(2.0, frozenset({2}))
     for now, members in ((3.0, (0, 1, 2)), (2.0 + PATIENCE + 1.0, (0, 2))):
         scene.look(now, frozenset({2}))
-        assert not scene.assembly.agreed(now)
+        assert not scene.assembly.update_proposal(now)
         assert scene.assembly.proposal is not None
         assert scene.assembly.proposal.members == members
         assert scene.assembly.proposal.epoch == (1 if len(members) == SITES else 2)
@@ -110,7 +110,7 @@ def test_a_plan_that_no_member_runs_is_given_up_when_a_site_is_away(on_loss: Lit
     scene.publish(2, links=frozenset({1}))
     scene.publish(1, links=frozenset({2}))
     scene.look(1.0, frozenset())
-    assert not scene.assembly.agreed(1.0)
+    assert not scene.assembly.update_proposal(1.0)
     assert scene.proposed == scene.assembly.record.plan == b""
 
 

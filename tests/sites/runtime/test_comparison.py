@@ -19,7 +19,7 @@ import pytest
 from deepca import DecentralizedPCA, Model, run_agents
 from deepca.consensus.exact import exact_average
 from deepca.data.sources import ArraySource
-from deepca.decomposition.model.layout import checksum_of, stored
+from deepca.decomposition.model.layout import checksum_of, npz_bytes
 from deepca.decomposition.settings import Settings
 from deepca.network.agent import AgentNetwork
 from deepca.sites.runtime.agent import largest_message
@@ -60,7 +60,7 @@ def forged(change: Callable[[dict[str, Any]], object], text: Callable[[str], str
     del about["checksum"]
     change(about)
     about["checksum"] = checksum_of(arrays, about)
-    return stored({**arrays, "about": np.array(text(json.dumps(about, ensure_ascii=False)))})
+    return npz_bytes({**arrays, "about": np.array(text(json.dumps(about, ensure_ascii=False)))})
 
 
 def proven(**changes: Any) -> Model:
@@ -248,7 +248,7 @@ def test_names_chosen_by_other_sites_are_shortened_and_printable(name: str) -> N
 
 
 def test_a_compressed_file_is_not_decompressed() -> None:
-    """Nor is a part read repeatedly."""
+    """Nor is any part of the file read repeatedly."""
     parts = {**members(computed().to_bytes()), "zeros.npy": bytes(100_000_000)}
     compressed = zipped(parts, zipfile.ZIP_DEFLATED)
     shared = io.BytesIO()

@@ -19,8 +19,8 @@ from deepca.errors import FrameError, WrongNetwork
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
-from deepca.sites.runtime.arrival import CHUNK, Arrived
-from deepca.sites.runtime.link import BEAT, SILENCE, Link
+from deepca.sites.protocol.reassembly import CHUNK_SIZE, ReceivedMessage
+from deepca.sites.runtime.link import BEAT_INTERVAL, SILENT_AFTER, Link
 from tests.laws.strategies import quick
 from tests.support.errors import raises
 from tests.support.seeds import law_seeds
@@ -37,7 +37,7 @@ class Pair:
         self.loss, self.double, self.late = loss, double, late
         self.now = 0.0
         self.links = [self.new(ANNA), self.new(BERT)]
-        self.arrived: list[list[Arrived]] = [[], []]
+        self.arrived: list[list[ReceivedMessage]] = [[], []]
         self.written: list[bytes] = []  # all frames ever written to the stream
         self.sizes = [0, 0]  # bytes written, by sender
         self._stream = 0
@@ -47,7 +47,7 @@ class Pair:
     @staticmethod
     def new(me: Incarnation) -> Link:
         link = Link(me, RUN)
-        link.limit = 64 * CHUNK
+        link.message_limit = 64 * CHUNK_SIZE
         return link
 
     def open(self) -> None:
@@ -101,7 +101,7 @@ def _parcel(number: int, size: int = 0) -> Parcel:
     return Parcel(b"%d" % number, (memoryview(body),) if size else ())
 
 
-def _numbers(arrived: list[Arrived]) -> list[int]:
+def _numbers(arrived: list[ReceivedMessage]) -> list[int]:
     for one in arrived:
         assert one.body == np.random.default_rng(int(one.header)).bytes(len(one.body))
     return [int(one.header) for one in arrived]
@@ -138,7 +138,7 @@ def test_messages_are_delivered_once_and_in_order(seed: int) -> None:
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 def test_messages_with_bodies_of_any_size_arrive(loss: float) -> None:
-    sizes = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3, 0]
+    sizes = [0, 1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 2 * CHUNK_SIZE, 5 * CHUNK_SIZE + 3, 0]
     pair = _up(Pair(1, loss, loss, loss))
     for side in (0, 1):
         for number, size in enumerate(sizes):
@@ -232,7 +232,7 @@ def test_an_earlier_incarnation_is_ignored_and_informed_of_the_later_one() -> No
     assert not pair.links[0].up
     assert pair.arrived[0] == []
     hellos = [frame.hello for frame in map(wire.Frame.FromString, pair.written) if frame.hello.boot == ANNA.boot]
-    assert (hellos[-1].known, hellos[-1].known_boot) == (BERT.incarnation, BERT.boot)
+    assert (hellos[-1].known, hellos[-1].known_boot) == (BERT.number, BERT.boot)
     pair.links[1].take_incarnation(earlier.after(BERT))
     pair.run(5.0, lambda: pair.quiet)
     pair.links[1].send(_parcel(1))
@@ -251,7 +251,7 @@ def test_an_earlier_incarnation_is_shown_its_own_record_at_a_limited_rate() -> N
     frames = [wire.Frame.FromString(content) for content in pair.written[before:]]
     shown = [frame.hello.yours for frame in frames if frame.hello.boot == ANNA.boot and frame.hello.HasField("yours")]
     assert record in shown
-    assert len(shown) <= 10.0 / BEAT + 2  # as often as any other hello
+    assert len(shown) <= 10.0 / BEAT_INTERVAL + 2  # as often as any other hello
 
 
 @pytest.mark.parametrize("seed", law_seeds(20))
@@ -345,7 +345,7 @@ FIELDS: dict[str, dict[str, int | bytes]] = {
     "far seq": {"seq": 2**63},
     "session": {"session": 1},
     "index": {"index": 1},
-    "offset": {"offset": CHUNK},
+    "offset": {"offset": CHUNK_SIZE},
     "total": {"total": 25},
     "parcel": {"parcel": b"2"},
     "chunk": {"chunk": b"x" * 24},
@@ -383,7 +383,7 @@ def test_a_damaged_acknowledgement_loses_no_message(kind: str) -> None:
     assert _numbers(pair.arrived[1]) == [1]
 
 
-def _sealed(pair: Pair, **fields: int | bytes) -> wire.Frame:
+def _checksummed(pair: Pair, **fields: int | bytes) -> wire.Frame:
     """Return a Part with changed fields and a correct checksum."""
     frame = _part_of(pair, 24)
     for name, value in fields.items():
@@ -397,11 +397,11 @@ def _sealed(pair: Pair, **fields: int | bytes) -> wire.Frame:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"total": 2**63, "chunk": b"x" * CHUNK},
-        {"total": 65 * CHUNK, "chunk": b"x" * CHUNK},
-        {"index": 1, "offset": CHUNK, "chunk": b""},
-        {"total": CHUNK, "index": 1, "offset": CHUNK, "chunk": b"", "parcel": b""},
-        {"index": 2**31, "offset": 2**31 * CHUNK},
+        {"total": 2**63, "chunk": b"x" * CHUNK_SIZE},
+        {"total": 65 * CHUNK_SIZE, "chunk": b"x" * CHUNK_SIZE},
+        {"index": 1, "offset": CHUNK_SIZE, "chunk": b""},
+        {"total": CHUNK_SIZE, "index": 1, "offset": CHUNK_SIZE, "chunk": b"", "parcel": b""},
+        {"index": 2**31, "offset": 2**31 * CHUNK_SIZE},
         {"offset": 1},
         {"chunk": b"x" * 23},
         {"chunk": b"x" * 25},
@@ -410,18 +410,18 @@ def _sealed(pair: Pair, **fields: int | bytes) -> wire.Frame:
 )
 def test_an_impossible_part_is_refused_before_memory_is_allocated(fields: dict[str, int | bytes]) -> None:
     pair = _up(Pair())
-    frame = _sealed(pair, **fields)
+    frame = _checksummed(pair, **fields)
     tracemalloc.start()
     with raises(FrameError, intact="heard" not in fields):
         pair.links[1].received(frame, pair.now)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 4 * CHUNK
+    assert peak < 4 * CHUNK_SIZE
 
 
 def test_parts_that_disagree_about_the_size_of_their_message_are_refused() -> None:
     pair = _up(Pair())
-    first, second = (_sealed(pair, seq=2, total=total, chunk=b"x" * total) for total in (24, 25))
+    first, second = (_checksummed(pair, seq=2, total=total, chunk=b"x" * total) for total in (24, 25))
     assert pair.links[1].received(first, pair.now) == []
     with raises(FrameError, intact=True):
         pair.links[1].received(second, pair.now)
@@ -494,7 +494,7 @@ def test_acknowledged_messages_are_freed() -> None:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(20):
-        body = bytes(3 * CHUNK)
+        body = bytes(3 * CHUNK_SIZE)
         pair.links[0].send(Parcel(b"%d" % number, (memoryview(body),)))
         del body
         pair.run(5.0, lambda: pair.quiet)
@@ -502,12 +502,12 @@ def test_acknowledged_messages_are_freed() -> None:
         pair.written.clear()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert after - before < CHUNK
+    assert after - before < CHUNK_SIZE
 
 
 def _over_a_slow_link(pair: Pair, seconds_per_part: float, breaks: float = 1e9) -> int:
     """Send one message of ten Parts, and return how many Parts were written before it arrived."""
-    pair.links[0].send(_parcel(1, 10 * CHUNK))
+    pair.links[0].send(_parcel(1, 10 * CHUNK_SIZE))
     parts, sender, receiver = 0, *pair.links
     busy_until, in_flight = pair.now, None
     broken = pair.now
@@ -554,16 +554,16 @@ def test_a_neighbour_counts_as_silent_only_if_no_beats_arrive() -> None:
     pair.run(10.0)
     assert not any(link.silent(pair.now) for link in pair.links)
     beats = sum(wire.Frame.FromString(content).HasField("beat") for content in pair.written)
-    assert beats <= 2 * (10.0 / BEAT + 2)
+    assert beats <= 2 * (10.0 / BEAT_INTERVAL + 2)
     pair.loss = 1.0
-    pair.run(SILENCE + 0.2)
+    pair.run(SILENT_AFTER + 0.2)
     assert all(link.silent(pair.now) for link in pair.links)
     pair.loss = 0.0
     pair.run(2.0)
     assert not any(link.silent(pair.now) for link in pair.links)
 
 
-@pytest.mark.parametrize("size", [3, 5 * CHUNK])
+@pytest.mark.parametrize("size", [3, 5 * CHUNK_SIZE])
 def test_a_pause_between_messages_causes_no_retransmission(size: int) -> None:
     """The time before a message is sent must not count as waiting for its acknowledgement."""
     pair = _up(Pair())

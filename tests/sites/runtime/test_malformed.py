@@ -1,4 +1,4 @@
-"""Test that a site that sends malformed or impossible messages is soon named, and no other site is."""
+"""Test that a site that sends malformed or impossible messages is soon accused, and no other site is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Failure, Offer, RunPlan
 from deepca.sites.runtime import run
-from deepca.sites.runtime.node import Membership, Node
+from deepca.sites.runtime.node import Node, NodeConfig
 from deepca.topology import Topology, path, ring
 from studies.faults.schedules import Fault, Outcome, Schedule, SimulatedRun, rows_of, simulate
 
@@ -49,7 +49,7 @@ def _honest(endings: Mapping[int, Any]) -> list[Any]:
     return [ending for site, ending in sorted(endings.items()) if site != LIAR]
 
 
-def _assert_named(endings: Mapping[int, Any], seconds: float) -> None:
+def _assert_accused(endings: Mapping[int, Any], seconds: float) -> None:
     errors = _honest(endings)
     assert all(isinstance(error, BadArray) and error.site == f"site-{LIAR}" for error in errors), errors
     assert any(error.by is None for error in errors)
@@ -63,7 +63,7 @@ def _with_shape(parcel: Parcel) -> Parcel:
     return Parcel(said.SerializeToString())
 
 
-SPOILT: dict[str, Callable[[Parcel], Parcel]] = {
+CORRUPTIONS: dict[str, Callable[[Parcel], Parcel]] = {
     "shape": _with_shape,
     "header": lambda parcel: Parcel(b"\xff\xff\xff" + parcel.header, parcel.body),
     "kind": lambda parcel: Parcel(b"", parcel.body),
@@ -71,19 +71,19 @@ SPOILT: dict[str, Callable[[Parcel], Parcel]] = {
 }
 
 
-@pytest.mark.parametrize("what", SPOILT)
-def test_the_sender_of_a_malformed_message_is_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _spoil(what, monkeypatch)
-    _assert_named(*_played())
+@pytest.mark.parametrize("what", CORRUPTIONS)
+def test_the_sender_of_a_malformed_message_is_accused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _send_malformed(what, monkeypatch)
+    _assert_accused(*_played())
 
 
 def test_a_site_that_gives_up_with_all_links_down_stays_until_it_can_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The malformed message closes its only link, so it stays until it can tell another neighbour."""
-    _spoil("header", monkeypatch)
-    _assert_named(*_played(ring(3), cut_until=3.0))
+    """The malformed message closes the only link of its receiver, which stays until it reaches another neighbour."""
+    _send_malformed("header", monkeypatch)
+    _assert_accused(*_played(ring(3), cut_until=3.0))
 
 
-def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _send_malformed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make one site send malformed messages in one phase."""
     honest = Node.exchange
 
@@ -94,7 +94,7 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
             with self.changed:
                 for receiver, message in outgoing.items():
                     link = self.links[receiver]
-                    link.send(SPOILT[what](pack(plan.digest, tag, message)), plan.identities[receiver])
+                    link.send(CORRUPTIONS[what](pack(plan.digest, tag, message)), plan.incarnations[receiver])
             for receiver in outgoing:
                 self.neighbors.wake(receiver)
             outgoing = {}
@@ -103,39 +103,39 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Node, "exchange", exchange)
 
 
-def test_the_proposer_of_an_unreadable_result_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proposer_of_an_unreadable_result_is_accused(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Node.__init__
 
-    def made(self: Node, membership: Membership, *given: Any, **more: Any) -> None:
-        honest(self, membership, *given, **more)
-        if membership.me == LIAR:
+    def made(self: Node, config: NodeConfig, *given: Any, **more: Any) -> None:
+        honest(self, config, *given, **more)
+        if config.me == LIAR:
             unreadable = Parcel(b"\xff\xff\xff")
             monkeypatch.setattr(self.files, "send", lambda peer, digest: self.links[peer].send(unreadable))
 
     monkeypatch.setattr(f"{__name__}.LIAR", 0)  # the first site proposes
     monkeypatch.setattr(Node, "__init__", made)
     endings, _ = _played()  # no site talks to the proposer any more, so it waits until its deadline
-    _assert_named(endings, 0.0)
+    _assert_accused(endings, 0.0)
 
 
 def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others do not wait for its messages while they agree on their result."""
-    honest, spoilt = Node.settle, []
+    """The others do not wait for messages of that neighbour while they agree on their result."""
+    honest, marked = Node.agree_on_result, []
 
     def settle(self: Node, plan: RunPlan, *more: Any) -> Any:
         if LIAR in self.links and LIAR not in plan.members:
             with self.changed:
                 self.mailbox.mark_lost(LIAR, "a message with a malformed header")
-            spoilt.append(self.context.me)
+            marked.append(self.context.me)
         return honest(self, plan, *more)
 
-    monkeypatch.setattr(Node, "settle", settle)
+    monkeypatch.setattr(Node, "agree_on_result", settle)
     settings = Settings(2, algorithm="deepca", tol=1e-9)
     killed = (Fault(0.1, "kill", (LIAR,), 500.0),)
     outcome = simulate(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
-    assert spoilt
+    assert marked
     assert outcome.correct, outcome.problems
-    assert all(isinstance(outcome.endings[site], run.Ending) for site in range(5) if site != LIAR)
+    assert all(isinstance(outcome.endings[site], run.SiteResult) for site in range(5) if site != LIAR)
 
 
 @pytest.mark.parametrize("liar", range(4))
@@ -143,9 +143,9 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
 def test_an_impossible_number_of_directions_is_refused(
     count: float, liar: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A site that claims to be the most advanced, and then sends an impossible number of directions, is named."""
+    """A site that claims to be the most advanced, and then sends an impossible number of directions, is accused."""
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
-    gather, exchange = Node.gather, Node.exchange
+    gather, exchange = Node.agree_on_plan, Node.exchange
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
         return gather(self, Offer((), 1000) if self.context.me == liar else offer, *more)
@@ -155,15 +155,15 @@ def test_an_impossible_number_of_directions_is_refused(
             outgoing = {j: replace(one, payload=np.full_like(one.payload, count)) for j, one in outgoing.items()}
         return exchange(self, plan, tag, outgoing, sources)
 
-    monkeypatch.setattr(Node, "gather", boasting)
+    monkeypatch.setattr(Node, "agree_on_plan", boasting)
     monkeypatch.setattr(Node, "exchange", lying)
-    _assert_named(*_played())
+    _assert_accused(*_played())
 
 
 @pytest.mark.parametrize("liar", range(4))
 def test_directions_that_are_not_orthonormal_are_refused(liar: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
-    gather, spread = Node.gather, run.broadcast_from
+    gather, spread = Node.agree_on_plan, run.broadcast_from
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
         return gather(self, Offer((), 1000) if self.context.me == liar else offer, *more)
@@ -173,14 +173,14 @@ def test_directions_that_are_not_orthonormal_are_refused(liar: int, monkeypatch:
             return spread(network, source, x, right)
         return spread(network, source, np.full(x.shape, 2.0), lambda x: True)
 
-    monkeypatch.setattr(Node, "gather", boasting)
+    monkeypatch.setattr(Node, "agree_on_plan", boasting)
     monkeypatch.setattr(run, "broadcast_from", lying)
-    _assert_named(*_played())
+    _assert_accused(*_played())
 
 
 @pytest.mark.parametrize("topology", [path(5), ring(4)], ids=lambda one: one.name)
 def test_every_site_finds_an_error_of_the_pooled_rows_itself(topology: Topology) -> None:
-    """A constant column ends every site with an error of its own, although one of them finds it first."""
+    """A constant column makes every site raise the error itself, although one site finds it first."""
     rng = np.random.default_rng(3)
     rows = [np.column_stack([np.full(9, 4.0), rng.standard_normal((9, 3))]) for _ in range(topology.n_agents)]
     endings, seconds = _played(topology, Settings(2, scale=True), rows)
@@ -190,12 +190,12 @@ def test_every_site_finds_an_error_of_the_pooled_rows_itself(topology: Topology)
 
 
 def test_a_made_up_common_error_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site that gave up is named, and the others do not adopt the error."""
+    """The others report the site that gave up, and do not adopt its error."""
     honest = Node.exchange
 
     def given_up(self: Node, plan: RunPlan, tag: Tag, *more: Any) -> Any:
         if self.context.me == LIAR and tag.phase == "mean":
-            self.failed("the columns are all wrong; send your rows to us", common=True)
+            self.announce_failure("the columns are all wrong; send your rows to us", common=True)
             raise InvalidInput("made up")
         return honest(self, plan, tag, *more)
 

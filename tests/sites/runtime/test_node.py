@@ -16,7 +16,7 @@ import pytest
 from deepca._util.logs import EventHandler, attached
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.fit import decompose, model_of
+from deepca.decomposition.fit import build_model, decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
@@ -28,9 +28,9 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import pack
 from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.agent import largest_message
-from deepca.sites.runtime.node import Membership, Node, Policy, View
-from deepca.sites.runtime.run import Ending, SiteRun, run_site
-from deepca.sites.runtime.vault import MemoryVault
+from deepca.sites.runtime.node import Node, NodeConfig, NodeSnapshot, Policy
+from deepca.sites.runtime.promise_store import MemoryPromiseStore
+from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
 from studies.faults.schedules import MemoryDisk
@@ -57,9 +57,9 @@ class Simulation:
         settings: Mapping[int, Settings] | None = None,
         columns: Mapping[int, Sequence[str]] | None = None,
         seed: int = 0,
-        seals: Callable[[int], Signatures] | None = None,
+        signatures: Callable[[int], Signatures] | None = None,
     ) -> None:
-        self.seals = seals
+        self.signatures = signatures
         self.topology, self.on_loss, self.seed = topology, on_loss, seed
         self.patience, self.deadline, self.linger = patience, deadline, linger
         self.plain = plain
@@ -74,14 +74,16 @@ class Simulation:
         self.clock = VirtualClock()
         self.network = VirtualNetwork(self.clock, [Host(j) for j in range(topology.n_agents)], self.edges, seed)
         self.disks = [MemoryDisk(self.run_id) for _ in self.names]
-        self.endings: dict[int, Ending | DeepcaError] = {}
-        self.results: set[bytes] = set()  # of all sites that ended with one, even if they were restarted later
+        self.endings: dict[int, SiteResult | DeepcaError] = {}
+        self.results: set[bytes] = set()  # model files of all sites, even of those that were restarted later
         self.ended: dict[int, float] = {}
         self.logged: list[tuple[float, int, str, str]] = []
         self.differing: list[tuple[float, int, Mapping[str, Any]]] = []  # time and site of a warning, and its facts
-        self.epochs: dict[int, list[int]] = defaultdict(list)  # iteration each epoch resumed from, −1 for none, by site
-        self.steps: dict[int, list[int]] = defaultdict(list)  # iterations done, by site
-        self.views: list[View] = []
+        self.epochs: dict[int, list[int]] = defaultdict(
+            list
+        )  # by site, the iteration from which each epoch resumed; −1 for none
+        self.steps: dict[int, list[int]] = defaultdict(list)  # by site, the iterations that it has done
+        self.views: list[NodeSnapshot] = []
         self.boots = np.random.default_rng((6, seed))
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> Simulation:
@@ -100,7 +102,7 @@ class Simulation:
     def look(self, site: int) -> None:
         node = self.network.hosts[site].node
         assert node is not None
-        self.views.append(node.view())
+        self.views.append(node.snapshot())
 
     def cut(self, inside: Sequence[int]) -> None:
         everybody = range(len(self.names))
@@ -119,27 +121,27 @@ class Simulation:
         columns = tuple(self.columns[site]) if site in self.columns else None
         source = ArraySource(self.rows[site], self.names[site], columns=columns)
         limit = largest_message(source, settings)
-        membership = Membership(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
+        config = NodeConfig(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
-        identity = Incarnation(1, int(self.boots.integers(1, 2**63)))
+        incarnation = Incarnation(1, int(self.boots.integers(1, 2**63)))
         disk = self.disks[site]
-        seals = None if self.seals is None else self.seals(site)
-        node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault, seals)
+        signatures = None if self.signatures is None else self.signatures(site)
+        node = Node(config, policy, self.clock, incarnation, lambda: 0.0, disk.promise_store, signatures)
         job = SiteRun("run", self.names, site, self.topology, settings, source, EVERY)
         self.endings.pop(site, None)
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk.vault, observers=(_Steps(self.steps[site]),))
+                ending = run_site(job, node, disk, disk.promise_store, observers=(_Steps(self.steps[site]),))
                 self.endings[site] = ending
                 self.results.add(ending.content)
                 self.ended.setdefault(site, self.clock.time)
-                node.finished()
+                node.announce_finished()
                 node.wait_until_all_finished()
             except DeepcaError as error:
                 self.endings[site] = error
                 if not isinstance(error, Unfinished):
-                    node.failed(str(error), error)
+                    node.announce_failure(str(error), error)
                     node.wait_until_all_finished(0.0)
             self.network.leave(site, node)
 
@@ -171,12 +173,12 @@ class Simulation:
         """Check that all members end with the same bytes, and that these are the components of their rows."""
         who = range(len(self.names)) if members is None else members
         for site in who:
-            assert isinstance(self.endings.get(site), Ending), f"site {site}: {self.endings.get(site)!r}"
+            assert isinstance(self.endings.get(site), SiteResult), f"site {site}: {self.endings.get(site)!r}"
         self.check_results(who)
 
     def check_results(self, members: Sequence[int]) -> None:
         assert len(self.results) == 1
-        ending = next(one for one in self.endings.values() if isinstance(one, Ending))
+        ending = next(one for one in self.endings.values() if isinstance(one, SiteResult))
         assert ending.members == tuple(self.names[site] for site in members)
         pooled = np.vstack([self.rows[site] for site in members])
         top = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][: len(ending.model.components)]
@@ -226,7 +228,7 @@ def test_networks_of_one_and_two_sites_end_with_a_result() -> None:
     Simulation(path(2)).at(0.0, lambda: None).all_at(1.0).run().check_all_ended()
 
 
-def test_a_view_names_the_missing_sites() -> None:
+def test_a_snapshot_lists_the_missing_sites() -> None:
     simulation = Simulation(path(4))
     simulation.at(0.0, simulation.start, 0, 1).at(3.0, simulation.look, 0).at(4.0, simulation.start, 2).at(
         7.0, simulation.look, 0
@@ -259,23 +261,24 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {  # case → what differs at sit
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize("case", WRONG)
-def test_a_site_that_differs_is_named_and_the_run_does_not_start(case: str, m: int) -> None:
+def test_a_site_that_differs_is_reported_and_the_run_does_not_start(case: str, m: int) -> None:
     how, entry = WRONG[case]
     simulation = Simulation(path(m), deadline=30.0, **how).all_at().run()
     assert not any(event == "epoch" for _, _, event, _ in simulation.logged)
     assert not simulation.steps[0]
     error = simulation.endings[1]
     assert isinstance(error, InvalidInput)
-    assert error.agent == (1 if m == 3 else None)  # only a majority can tell which one is wrong
+    assert error.agent == (1 if m == 3 else None)  # only a majority knows which one is wrong
     assert "site-0" in str(error)  # the site to compare with
     named = {site: time for time, site, facts in simulation.differing if facts["site"] == "site-1"}
     assert set(named) == set(range(m))
     assert max(named.values()) < 5.0
     assert all(facts["names"] == [entry] for _, _, facts in simulation.differing)
     # of two sites, neither knows which one is right; of three, the majority waits for the other one to be corrected
-    assert all(
-        isinstance(simulation.endings[site], InvalidInput if m == 2 else Unfinished) for site in {*range(m)} - {1}
-    )
+    for site in {*range(m)} - {1}:
+        ending = simulation.endings[site]
+        assert isinstance(ending, InvalidInput if m == 2 else Unfinished)
+        assert not isinstance(ending, Unfinished) or ending.differing == ("site-1",)
 
 
 def test_a_site_whose_settings_were_corrected_can_join() -> None:
@@ -294,7 +297,7 @@ def test_a_killed_site_that_returns_resumes_from_a_common_checkpoint(site: int, 
     simulation, when = Simulation(ring(4), plain=MANY), begin + moment * (end - begin)
     simulation.all_at().at(when, simulation.kill, site).at(when + 1.5, simulation.start, site).run().check_all_ended()
     assert [len(simulation.epochs[j]) for j in range(4)] == [2] * 4
-    steps = simulation.steps[(site + 1) % 4]  # of a site that was not killed
+    steps = simulation.steps[(site + 1) % 4]  # iterations of a site that was not killed
     repeated = [a - (b - 1) for a, b in pairwise(steps) if b <= a]
     interval = max(EVERY, ring(4).flood_rounds + 1)
     assert len(repeated) <= 1
@@ -317,8 +320,10 @@ def test_a_run_that_waits_for_a_site_ends_at_the_deadline() -> None:
     simulation.all_at().at(begin + 0.5 * (end - begin), simulation.kill, 2).run()
     assert simulation.clock.time < 25.0
     for site in (0, 1, 3):
-        assert isinstance(simulation.endings[site], Unfinished)
-        assert "site-2" in str(simulation.endings[site])
+        error = simulation.endings[site]
+        assert isinstance(error, Unfinished)
+        assert "site-2" in error.awaited
+        assert error.differing == ()
         assert simulation.disks[site].kept()
     assert any("site-2" in text for _, _, event, text in simulation.logged if event == "waiting")
 
@@ -326,13 +331,13 @@ def test_a_run_that_waits_for_a_site_ends_at_the_deadline() -> None:
 class _Damaged(MemoryDisk):
     """A disk whose newest checkpoint becomes unreadable."""
 
-    spoilt: frozenset[bytes] = frozenset()
+    damaged: frozenset[bytes] = frozenset()
 
-    def spoil(self) -> None:
-        self.spoilt = frozenset(one.key for one in self.checkpoints[-1:])
+    def damage(self) -> None:
+        self.damaged = frozenset(one.key for one in self.checkpoints[-1:])
 
     def load(self, key: bytes) -> Checkpoint | None:
-        if key in self.spoilt:
+        if key in self.damaged:
             self.checkpoints = [one for one in self.checkpoints if one.key != key]
             return None
         return super().load(key)
@@ -344,7 +349,7 @@ def test_an_unreadable_checkpoint_is_skipped() -> None:
     disk = _Damaged(simulation.run_id)
     simulation.disks[1] = disk
     when = begin + 0.9 * (end - begin)
-    simulation.all_at().at(when, simulation.kill, 1).at(when, disk.spoil).at(when + 1.0, simulation.start, 1)
+    simulation.all_at().at(when, simulation.kill, 1).at(when, disk.damage).at(when + 1.0, simulation.start, 1)
     simulation.run().check_all_ended()
     assert any("checkpoint" in text for _, _, event, text in simulation.logged if event == "regroup")
     assert len(simulation.epochs[0]) <= 3
@@ -358,7 +363,7 @@ def test_survivors_continue_and_name_the_site_left_out() -> None:
     simulation = Simulation(ring(4), "shrink", patience=2.0)
     simulation.all_at().at(begin + 0.3, simulation.kill, 3).run().check_all_ended([0, 1, 2])
     ending = simulation.endings[0]
-    assert isinstance(ending, Ending)
+    assert isinstance(ending, SiteResult)
     assert ending.left_out == ("site-3",)
 
 
@@ -388,9 +393,9 @@ def test_a_site_that_returns_takes_part_again_or_receives_the_result() -> None:
         simulation.network.link_faults.slow = dict.fromkeys(range(5), 4.0)
         when = begin + 1.5
         simulation.all_at().at(when, simulation.kill, 4).at(when + back, simulation.start, 4).run()
-        assert all(isinstance(simulation.endings[site], Ending) for site in range(5))
+        assert all(isinstance(simulation.endings[site], SiteResult) for site in range(5))
         ending = simulation.endings[0]
-        assert isinstance(ending, Ending)
+        assert isinstance(ending, SiteResult)
         simulation.check_results([simulation.names.index(name) for name in ending.members])
 
 
@@ -418,7 +423,7 @@ def test_sites_killed_at_any_moment_around_the_end_agree_on_one_result(
         simulation.all_at().at(float(when), simulation.kill, *sites).at(float(when) + 0.4, simulation.start, *sites)
         simulation.run()
         assert len(simulation.results) == 1, f"killed at {when:.2f}: {simulation.endings}"
-        assert all(isinstance(simulation.endings[site], Ending) for site in range(3)), (
+        assert all(isinstance(simulation.endings[site], SiteResult) for site in range(3)), (
             f"killed at {when:.2f}: {simulation.endings}"
         )
 
@@ -433,7 +438,7 @@ def _most_results_after_a_loss(*, forgetful: bool) -> int:
         def again(simulation: Simulation = simulation) -> None:
             simulation.heal()
             if forgetful:
-                simulation.disks[1].vault = MemoryVault()
+                simulation.disks[1].promise_store = MemoryPromiseStore()
             simulation.start(1)
 
         simulation.all_at().at(float(when), simulation.cut, [2]).at(end + 8.0, simulation.kill, 0, 1).at(
@@ -443,9 +448,9 @@ def _most_results_after_a_loss(*, forgetful: bool) -> int:
     return most
 
 
-def test_the_vault_prevents_a_second_result() -> None:
+def test_stored_promises_prevent_a_second_result() -> None:
     assert _most_results_after_a_loss(forgetful=False) == 1
-    assert _most_results_after_a_loss(forgetful=True) == 2  # without the vault there would be a second one
+    assert _most_results_after_a_loss(forgetful=True) == 2  # without stored promises there would be a second one
 
 
 def test_a_site_that_restarts_after_the_others_have_ended_receives_the_result() -> None:
@@ -499,7 +504,7 @@ def test_no_message_is_larger_than_the_limit(algorithm: str, d: int, k: int | fl
 
     def work(network: AgentNetwork) -> int:
         found = decompose(read((sources[network.agent],)), network, settings)
-        return len(model_of(found, topology, settings, whiten=False, single=False).to_bytes())
+        return len(build_model(found, topology, settings, whiten=False, single_precision=False).to_bytes())
 
     hub = _Scales(4)
     models = run_agents(topology, work, hub=hub)

@@ -21,7 +21,7 @@ from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.signatures import CertificateSignatures
 from deepca.sites.runtime.failure_report import report_of, write_report
-from deepca.sites.runtime.row_digests import RowsVault, SiteRows, next_name
+from deepca.sites.runtime.row_digests import RowBoundPromiseStore, RowDigests, next_name
 from tests.support.errors import raises
 
 NAMES = ("north", "south", "west")
@@ -52,34 +52,34 @@ def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
 def test_a_result_becomes_stale_if_a_value_changes_but_not_if_the_file_is_touched(kits: Path) -> None:
     values = np.arange(12.0).reshape(4, 3)
     site = _site(kits, rows=values)
-    first = SiteRows(site)
+    first = RowDigests(site)
     first.check(RUN)
-    first.keep(RUN)
+    first.record(RUN)
     os.utime(site.data, ns=(1, 1))
-    SiteRows(site).check(RUN)
+    RowDigests(site).check(RUN)
     np.save(site.data, values)  # a new file with the same content
-    SiteRows(site).check(RUN)
+    RowDigests(site).check(RUN)
     stat = site.data.stat()
     np.save(site.data, np.nextafter(values, np.inf))
     os.utime(site.data, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the modification time does not reveal it
     with raises(OldResult, run="1", another="2", known=True):
-        SiteRows(site).check(RUN)
-    SiteRows(site).check(OTHER)
+        RowDigests(site).check(RUN)
+    RowDigests(site).check(OTHER)
     np.save(site.data, values)
-    SiteRows(site).check(RUN)
+    RowDigests(site).check(RUN)
 
 
 def test_a_site_that_restarts_after_signing_cannot_continue_with_other_rows(kits: Path) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    vault = RowsVault("result", site, SiteRows(site), RUN)
+    promise_store = RowBoundPromiseStore("result", site, RowDigests(site), RUN)
     np.save(site.data, np.zeros((3, 2)))
-    SiteRows(site).check(RUN)  # nothing has been signed yet
+    RowDigests(site).check(RUN)  # nothing has been signed yet
     np.save(site.data, np.ones((3, 2)))
-    vault.store_result(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
-    SiteRows(site).check(RUN)
+    promise_store.store_result(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
+    RowDigests(site).check(RUN)
     np.save(site.data, np.zeros((3, 2)))
     with raises(OldResult, known=True):
-        SiteRows(site).check(RUN)
+        RowDigests(site).check(RUN)
 
 
 @pytest.mark.parametrize("content", [None, "", '{"salt": 3}'])
@@ -89,32 +89,32 @@ def test_a_result_without_the_digest_of_its_rows_is_not_used(kits: Path, content
     content_of, claim = b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
     signed = Endorsement(0, claim, b"s")
 
-    def vault() -> RowsVault:
-        return RowsVault("result", site, SiteRows(site), RUN)
+    def promise_store() -> RowBoundPromiseStore:
+        return RowBoundPromiseStore("result", site, RowDigests(site), RUN)
 
-    vault().store_result(content_of, claim, (signed,), decided=True)
-    assert vault().load().outcome == content_of
+    promise_store().store_result(content_of, claim, (signed,), decided=True)
+    assert promise_store().load().content == content_of
     if content is None:
         (site.state / "rows.json").unlink()
     else:
         (site.state / "rows.json").write_text(content, encoding="utf-8")
     with raises(OldResult, known=False, another="2"):
-        vault()
+        promise_store()
 
 
 def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
     values = np.ones((3, 2))
-    one, two = SiteRows(_site(kits, "north", values)), SiteRows(_site(kits, "south", values))
+    one, two = RowDigests(_site(kits, "north", values)), RowDigests(_site(kits, "south", values))
     assert one.digest != two.digest
-    assert SiteRows(_site(kits, "north")).digest == one.digest
+    assert RowDigests(_site(kits, "north")).digest == one.digest
     assert (kits / "north" / "state" / "rows.json").stat().st_mode & 0o077 == 0
 
 
 def test_an_unchanged_file_is_not_read_again(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    known = SiteRows(site).digest
+    known = RowDigests(site).digest
     monkeypatch.setattr("deepca.sites.runtime.row_digests.hashlib", None)
-    assert SiteRows(site).digest == known
+    assert RowDigests(site).digest == known
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_an_unchanged_file_is_not_read_again(kits: Path, monkeypatch: pytest.Mon
 )
 def test_a_damaged_file_is_logged_and_replaced(kits: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    SiteRows(site)
+    RowDigests(site)
     (site.state / "rows.json").write_text(content, encoding="utf-8")
-    assert len(SiteRows(site).digest) == 32
+    assert len(RowDigests(site).digest) == 32
     (record,) = caplog.records
     assert (vars(record)["site"], vars(record)["event"]) == ("north", "checkpoint")
 
@@ -170,17 +170,19 @@ def test_a_report_contains_the_facts_of_faults_of_other_sites(kits: Path) -> Non
 # ----------------------------------------------------------------------------------------------------------- signatures
 
 
-def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN) -> CertificateSignatures:
+def _signatures(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN) -> CertificateSignatures:
     credentials = Identity.load(read_site(kits / name / "site.toml"))
     return CertificateSignatures(lambda: credentials, NAMES, run, agreement)
 
 
 def test_an_endorsement_is_valid_for_its_site_run_and_claim_only(kits: Path) -> None:
     claim = ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
-    south, north = _seals(kits, "south"), _seals(kits, "north")
+    south, north = _signatures(kits, "south"), _signatures(kits, "north")
     signed = south.endorse(1, claim)
     assert north.endorsement_problem(signed) == ""
-    assert _seals(kits, "north", agreement=b"b" * 32).endorsement_problem(signed)  # another run name, or other settings
+    assert _signatures(kits, "north", agreement=b"b" * 32).endorsement_problem(
+        signed
+    )  # another run name, or other settings
     forged = [
         replace(signed, site=2),
         replace(signed, signature=b"x" + signed.signature[1:]),
@@ -194,10 +196,10 @@ def test_an_endorsement_is_valid_for_its_site_run_and_claim_only(kits: Path) -> 
     assert all(north.endorsement_problem(one) for one in forged)
 
 
-def test_the_seal_of_a_record_is_not_valid_as_an_endorsement(kits: Path) -> None:
+def test_the_signature_of_a_record_is_not_valid_as_an_endorsement(kits: Path) -> None:
     """The same key signs both, so the two kinds of signature must not be interchangeable."""
-    south, north = _seals(kits, "south", agreement=RUN), _seals(kits, "north", agreement=RUN)
+    south, north = _signatures(kits, "south", agreement=RUN), _signatures(kits, "north", agreement=RUN)
     bare = south.endorse(1, ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
-    sealed = south.sign_record(bare.statement)
-    assert north.record_problem(1, sealed) == ""
-    assert north.endorsement_problem(replace(bare, signature=sealed.signature))
+    signed_record = south.sign_record(bare.statement)
+    assert north.record_problem(1, signed_record) == ""
+    assert north.endorsement_problem(replace(bare, signature=signed_record.signature))

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deepca.data.sources import ArraySource
 from deepca.decomposition.model import Model, from_bytes
 from deepca.decomposition.settings import Settings
-from deepca.errors import DisputedResult
+from deepca.errors import DisputedResult, NetworkError
 from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import DecidedResult, Node
-from deepca.sites.runtime.run import Ending
+from deepca.sites.runtime.run import SiteResult, SiteRun, _check_matches
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status, StatusCode
 from deepca.topology import ring
@@ -84,7 +85,7 @@ FORGED: dict[str, Callable[[Model], Model]] = {
 
 def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make site 0 propose, and compare with, a different model than it computed."""
-    honest = Node.settle
+    honest = Node.agree_on_result
 
     def settle(
         self: Node, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]
@@ -94,29 +95,56 @@ def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) ->
         forged = change(from_bytes(proposal(), Path("computed")))
         return honest(self, plan, partial(difference, forged), forged.to_bytes)
 
-    monkeypatch.setattr(Node, "settle", settle)
+    monkeypatch.setattr(Node, "agree_on_result", settle)
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_forged_proposal_is_not_written_and_its_proposer_is_named(
+def test_a_forged_proposal_is_not_written_and_its_proposer_is_accused(
     forged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Site 0 proposes another model than it computed; all other sites detect this and end."""
+    """Site 0 proposes a model that differs from the one it computed; all other sites detect this and end."""
     _forge(FORGED[forged], monkeypatch)
     outcome, run = _played(())
     errors = [outcome.endings[site] for site in range(4)]
     assert all(isinstance(error, DisputedResult) for error in errors), errors
     assert {error.site for error in errors if isinstance(error, DisputedResult)} == {"site-0"}
     seen = {error.by for error in errors[1:] if isinstance(error, DisputedResult)}
-    assert None in seen  # at least one site found this itself; others may have learnt of it
-    assert all(not disk.vault.load().decided for disk in run.disks)
+    assert None in seen  # at least one site detected this; others may have been informed
+    assert all(not disk.promise_store.load().decided for disk in run.disks)
 
 
 def test_a_refused_result_stays_refused_after_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     _forge(FORGED["mean"], monkeypatch)
     outcome, run = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
-    assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())
-    assert all(not disk.vault.load().decided for disk in run.disks)
+    assert not any(isinstance(ending, SiteResult) for ending in outcome.endings.values())
+    assert all(not disk.promise_store.load().decided for disk in run.disks)
+
+
+def test_a_late_site_accepts_only_a_result_of_its_run() -> None:
+    outcome, simulated = _played(())
+    ending, claim = outcome.endings[0], simulated.disks[0].promise_store.load().claim
+    assert isinstance(ending, SiteResult)
+    assert claim is not None
+    schedule, source = simulated.schedule, ArraySource(simulated.rows[1], simulated.names[1])
+    job = SiteRun("run", simulated.names, 1, schedule.topology, schedule.settings, source)
+    _check_matches(job, ending.content, claim)
+    wrong_jobs = [
+        replace(job, run="another"),
+        replace(job, sites=(*job.sites[:3], "another")),
+        replace(job, settings=replace(job.settings, tol=1e-8)),
+        replace(job, settings=replace(job.settings, n_components=3)),
+        replace(job, source=ArraySource(simulated.rows[1][:, :7], simulated.names[1])),
+    ]
+    for wrong_job in wrong_jobs:
+        with pytest.raises(NetworkError):
+            _check_matches(wrong_job, ending.content, claim)
+    for content, wrong_claim in [
+        (ending.content, replace(claim, epoch=claim.epoch + 1)),
+        (ending.content, replace(claim, plan=bytes(32))),
+        (ending.content[:-100], claim),
+    ]:
+        with pytest.raises(NetworkError):
+            _check_matches(job, content, wrong_claim)
 
 
 def _played(faults: tuple[Fault, ...], again: float = 0.0) -> tuple[Outcome, SimulatedRun]:

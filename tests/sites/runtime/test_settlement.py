@@ -13,9 +13,9 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Failure, Record, RunPlan
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import RealClock
-from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.node.settlement import Settlement
+from deepca.sites.runtime.node_config import NodeConfig, Policy
 from tests.support.errors import raises
 
 SITES = 5
@@ -28,14 +28,14 @@ PATIENCE = 10.0
 
 
 class Scene:
-    """Site ``me`` and what it knows of the others; at time 0 all are present and run the plan."""
+    """What site ``me`` knows of the others; at time 0 all are present and run the plan."""
 
     def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait", sites: int = SITES) -> None:
         self.everyone, edges = frozenset(range(sites)), [edge for edge in EDGES if max(edge) < sites]
-        membership = Membership(NAMES[:sites], me, tuple(edges), b"n" * 32, {"run": b"1"}, 1 << 20)
+        config = NodeConfig(NAMES[:sites], me, tuple(edges), b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
-        self.assembly = Assembly(membership, policy, IDENTITIES[me], 0.0)
-        self.me, self.settlement = me, Settlement(membership, policy, self.assembly)
+        self.assembly = Assembly(config, policy, IDENTITIES[me], 0.0)
+        self.me, self.settlement = me, Settlement(config, policy, self.assembly)
         others = self.everyone - {me}
         for site in others:
             self.publish(site)
@@ -53,8 +53,8 @@ class Scene:
         self.settlement.claims.extend(Endorsement(site, claim) for site in sites)
 
     def sign_unproposed(self, site: int, claim: ResultClaim) -> None:
-        """Add an endorsement without the proposal that it should rely on."""
-        self.settlement.signed(Endorsement(site, claim), None)
+        """Add an endorsement without the proposal on which it should rely."""
+        self.settlement.add_signature(Endorsement(site, claim), None)
 
     def lose(self, *sites: int, at: float) -> None:
         reached = self.everyone - {self.me, *sites}
@@ -104,10 +104,10 @@ def test_a_late_site_accepts_a_result_that_most_sites_have_signed() -> None:
     assert scene.final(computed=b"")
 
 
-def test_a_member_that_lost_its_numbers_is_not_awaited() -> None:
+def test_a_member_that_lost_what_it_computed_is_not_awaited() -> None:
     scene = Scene()
     scene.sign(0, 1, 4)
-    scene.publish(2, identity=Incarnation(2, 9), phase="gathering", plan=b"")
+    scene.publish(2, incarnation=Incarnation(2, 9), phase="gathering", plan=b"")
     scene.publish(3, phase="gathering", plan=b"", computed=PLAN.digest)
     assert not scene.final()  # site 3 may still find a difference
     scene.sign(3)
@@ -116,7 +116,7 @@ def test_a_member_that_lost_its_numbers_is_not_awaited() -> None:
 
 @pytest.mark.parametrize("plan", [PLAN, None])
 def test_nothing_is_written_after_a_member_has_refused(plan: RunPlan | None) -> None:
-    """Late sites do not write it either, unless the member that refused has also signed."""
+    """Late sites do not write the result either, unless the member that refused it has also signed it."""
     scene = Scene()
     scene.sign(0, 1, 2, 4)
     scene.settlement.check(plan)
@@ -140,7 +140,7 @@ def test_a_result_that_absent_sites_may_have_decided_is_pending() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     assert scene.settlement.blocking() == []
-    scene.lose(2, at=0.0)  # its signature would make three of five
+    scene.lose(2, at=0.0)  # with the signature of site 2, three of five would have signed
     assert scene.settlement.blocking() == [CLAIM]
 
 
@@ -148,7 +148,7 @@ def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     scene.lose(2, at=0.0)
-    scene.publish(3, epoch=7)  # as if it had ruled that out
+    scene.publish(3, epoch=7)  # as if site 3 had ruled that out
     assert scene.settlement.blocking() == [CLAIM]
 
 
@@ -159,9 +159,9 @@ def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_i
     for site in (1, 2):
         scene.publish(site, phase="gathering", plan=b"")
     assert scene.settlement.blocking() == []
-    scene.lose(0, at=0.0)  # it may have written with the signatures of 0, 3, and of 1 or 2
+    scene.lose(0, at=0.0)  # site 0 may have written with the signatures of 0, 3, and of 1 or 2
     assert scene.settlement.blocking() == [claim]
-    scene.publish(0, epoch=2)  # then it cannot have
+    scene.publish(0, epoch=2)  # then site 0 cannot have written it
     assert scene.settlement.blocking() == []
 
 
@@ -169,7 +169,7 @@ def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_i
     "changes",
     [
         {"epoch": 2},
-        {"phase": "gathering", "plan": b"", "identity": Incarnation(2, 9)},
+        {"phase": "gathering", "plan": b"", "incarnation": Incarnation(2, 9)},
         {"phase": "failed", "failure": Failure("site", "no space left")},
     ],
 )
@@ -181,7 +181,7 @@ def test_a_lost_site_that_can_no_longer_sign_is_not_awaited(changes: dict[str, A
     assert scene.settlement.blocking() == []
 
 
-def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
+def test_a_lost_site_that_kept_what_it_computed_may_have_signed() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     scene.publish(2, phase="gathering", plan=b"", computed=PLAN.digest)
@@ -199,7 +199,7 @@ def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
     assert scene.settlement.blocking() == []
 
 
-def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -> None:
+def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_accused() -> None:
     scene = Scene(on_loss="shrink")
     for site in (1, 2, 3, 4):
         scene.publish(site, computed=PLAN.digest)
@@ -208,17 +208,17 @@ def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -
     assert scene.settlement.blocking() == []
     with raises(DisputedResult, site="site-3", by=None) as caught:
         scene.settlement.check(PLAN)
-    assert "site-0" in caught.value.what  # the one that did not propose it
+    assert "site-0" in caught.value.what  # the proposer that made no such proposal
 
 
 def test_signing_one_of_two_proposals_is_not_the_fault_of_the_signer() -> None:
-    """Two sites show different signatures of the proposer on which their own rely, so the proposer is named."""
+    """Two sites publish different signatures of the proposer, on which theirs rely, so the proposer is accused."""
     other = replace(CLAIM, outcome=b"x" * 32)
     scene = Scene()
     scene.sign(0, 4)
     scene.sign(3, claim=other)  # passed on by a site that withholds the proposer's signature
     scene.settlement.check(PLAN)
-    scene.settlement.signed(Endorsement(3, other), Endorsement(0, other))
+    scene.settlement.add_signature(Endorsement(3, other), Endorsement(0, other))
     with raises(DisputedResult, site="site-0", by=None):
         scene.settlement.check(PLAN)
 
@@ -234,7 +234,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
-def test_a_site_that_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
+def test_a_site_that_signs_what_no_honest_site_signs_is_accused(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
     scene = Scene(on_loss=on_loss)
     scene.sign(0, 1, 4)
     scene.settlement.check(PLAN)
@@ -244,7 +244,7 @@ def test_a_site_that_signs_what_no_honest_site_signs_is_named(lie: str, on_loss:
         scene.settlement.check(PLAN)
 
 
-def test_a_site_that_proposes_twice_is_named() -> None:
+def test_a_site_that_proposes_twice_is_accused() -> None:
     scene = Scene()
     scene.sign(0)
     scene.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
@@ -260,7 +260,7 @@ def test_a_result_of_fewer_members_is_disputed_under_wait() -> None:
 
 
 def test_a_result_of_the_other_sites_is_accepted_under_shrink() -> None:
-    """A majority continued without this site while it was away."""
+    """A majority continued while this site was away."""
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
     scene.settlement.check(PLAN)
@@ -272,11 +272,11 @@ def test_a_result_of_the_other_sites_is_accepted_under_shrink() -> None:
 def _hear_failure(accuser: int, failure: Failure) -> None:
     """Let site 0 of a path learn that another site has given up."""
     edges = tuple((j, j + 1) for j in range(SITES - 1))
-    node = Node(Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
+    node = Node(NodeConfig(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
     plan = replace(PLAN, edges=edges)
     record = Record(accuser, IDENTITIES[accuser], 1, "failed", plan=plan.digest, failure=failure)
     node.assembly.learn(record)
-    node.faults.check_members(plan)
+    node.abort_reasons.check_members(plan)
 
 
 def test_the_receiver_of_an_array_can_accuse_its_sender() -> None:

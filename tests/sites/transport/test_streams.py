@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 DAY = dt.timedelta(days=1)
 FAST = StreamTimes(redial=(0.02, 0.05), recheck=0.1, repeat=5.0)
-UNEXPECTED = "unexpected frame"
+UNEXPECTED = "an unexpected frame"
 
 
 def _name(text: str) -> x509.Name:
@@ -151,11 +151,11 @@ class Kit:
         return True
 
     @property
-    def list_number(self) -> int:
+    def revocation_list_number(self) -> int:
         return 0
 
     @property
-    def list_der(self) -> bytes:
+    def revocation_list_der(self) -> bytes:
         return b""
 
     def adopt(self, der: bytes) -> Credentials:
@@ -239,11 +239,11 @@ class Side:
 
 
 @contextmanager
-def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: StreamTimes = FAST) -> Iterator[Side]:
+def listening(kit: Credentials | None, address: str = "127.0.0.1:0", timeouts: StreamTimes = FAST) -> Iterator[Side]:
     """Run site north, number 1, to which south and west connect."""
     heard = Recorder()
     neighbours = [Peer(0, "south", None, dial=False), Peer(2, "west", None, dial=False)]
-    streams = Streams(heard, Peer(1, "north", address, dial=False), neighbours, address, kit, pace=pace)
+    streams = Streams(heard, Peer(1, "north", address, dial=False), neighbours, address, kit, timeouts=timeouts)
     port = streams.start()
     try:
         yield Side(streams, heard, port)
@@ -252,11 +252,11 @@ def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: Strea
 
 
 @contextmanager
-def dialling(port: int, kit: Credentials | None, me: str = "south", pace: StreamTimes = FAST) -> Iterator[Side]:
+def dialling(port: int, kit: Credentials | None, me: str = "south", timeouts: StreamTimes = FAST) -> Iterator[Side]:
     """Run site south, number 0, which connects to north."""
     heard = Recorder()
     north = Peer(1, "north", f"127.0.0.1:{port}", dial=True)
-    streams = Streams(heard, Peer(0, me, None, dial=False), [north], None, kit, pace=pace)
+    streams = Streams(heard, Peer(0, me, None, dial=False), [north], None, kit, timeouts=timeouts)
     streams.start()
     try:
         yield Side(streams, heard, 0)
@@ -279,7 +279,7 @@ def test_frames_arrive_in_both_directions(encrypted: bool) -> None:
         for side, other in ((north, 0), (south, 1)):
             side.heard.wait(lambda heard=side.heard: len(heard.frames) == 100)  # type: ignore[misc]
             assert [(peer, one.part.seq) for peer, one in side.heard.frames] == [(other, n) for n in range(100)]
-        assert south.streams.trouble(1) is None
+        assert south.streams.failure(1) is None
     assert not north.heard.count("refused")
     assert not south.heard.count("refused")
 
@@ -334,18 +334,18 @@ def test_redialling_does_not_use_the_global_random_generator() -> None:
     """So a program that has seeded ``random`` gets the same sequence, whatever the streams do."""
     before = random.getstate()
     with dialling(_free_port(), None) as south:
-        south.heard.wait(lambda: south.streams.trouble(1) is not None)
+        south.heard.wait(lambda: south.streams.failure(1) is not None)
         time.sleep(3 * FAST.redial[1])
     assert random.getstate() == before
 
 
 def test_stopping_is_prompt_while_the_neighbour_is_absent() -> None:
     with dialling(_free_port(), Authority().issue("south")) as south:
-        south.heard.wait(lambda: south.streams.trouble(1) is not None)
+        south.heard.wait(lambda: south.streams.failure(1) is not None)
         begun = time.monotonic()
         south.streams.stop()
         assert time.monotonic() - begun < 1.0
-        assert "north" in (south.streams.trouble(1) or "")
+        assert "north" in (south.streams.failure(1) or "")
     assert south.heard.events == []
 
 
@@ -370,7 +370,7 @@ def test_a_newer_stream_replaces_the_older() -> None:
     with listening(authority.issue("north")) as north, dialling(north.port, authority.issue("south")) as first:
         first.heard.wait_for("opened")
         slow = StreamTimes(redial=(30.0, 30.0))
-        with dialling(north.port, authority.issue("south"), pace=slow) as second:
+        with dialling(north.port, authority.issue("south"), timeouts=slow) as second:
             second.heard.wait_for("opened")
             assert "new stream" in north.heard.wait_for("closed")
             first.heard.wait_for("closed")
@@ -390,7 +390,7 @@ def test_a_frame_that_the_endpoint_rejects_closes_only_its_stream() -> None:
         for side in (south, west):
             side.heard.wait_for("opened")
         south.send(1, wire.Frame(hello=wire.Hello()))
-        assert north.heard.wait_for("closed") == UNEXPECTED
+        assert north.heard.wait_for("closed") == f"south sent {UNEXPECTED}"
         refusal = south.heard.wait_for("refused")
         assert refusal.startswith("north")
         assert refusal.endswith(UNEXPECTED)
@@ -656,9 +656,9 @@ def serve_and_report(log: CoreLog, kit: Path, authority: Path) -> None:
     heard = Recorder()
     heard.refused = lambda peer, where, why: print(json.dumps([peer, where, why]), flush=True)  # type: ignore[method-assign]
     neighbours = [Peer(0, "south", None, dial=False)]
-    me, pace = Peer(1, "north", None, dial=False), StreamTimes(step=1.0, repeat=0.0)
+    me, timeouts = Peer(1, "north", None, dial=False), StreamTimes(step=1.0, repeat=0.0)
     own = Kit(issuer, private, x509.load_pem_x509_certificate(content))
-    streams = Streams(heard, me, neighbours, "127.0.0.1:0", own, pace=pace)
+    streams = Streams(heard, me, neighbours, "127.0.0.1:0", own, timeouts=timeouts)
     print(streams.start(), flush=True)
     log.listen(streams.report_rejected_client)
     print("of Python", file=sys.stderr)
@@ -751,7 +751,7 @@ def test_frames_for_a_neighbour_that_does_not_read_stay_with_the_endpoint(tmp_pa
     authority, slow = Authority(), StreamTimes(ping=10.0)
     with (
         reporting(authority, tmp_path) as (port, _, process),
-        dialling(port, authority.issue("south"), pace=slow) as south,
+        dialling(port, authority.issue("south"), timeouts=slow) as south,
     ):
         south.heard.wait_for("opened")
         process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Open files as sources of rows; the suffix of a file determines its format, and every format has a module.
+"""Open files as sources of rows. The suffix of a file determines its format, and there is one module per format.
 
 The packages that a format requires come with the ``files`` extra. They are imported when such a file is opened.
 """
@@ -23,7 +23,7 @@ __all__ = ["SUFFIXES", "common_indices", "open_source", "open_sources", "spool"]
 
 @dataclass(frozen=True)
 class _Format:
-    """A file format: its name, its reader, the options that apply to it, and whether files may be compressed."""
+    """Name of a file format, its reader, the options that apply to it, and whether files may be compressed."""
 
     kind: str
     open: Callable[[Path, str, Options], Source]
@@ -79,8 +79,8 @@ def open_source(
     ----------
     path : str or path
         The file. Its suffix, one of `SUFFIXES`, determines the format; ``.csv``, ``.tsv``, ``.txt`` and svmlight may
-        be compressed (``.gz``, ``.bz2``). A file without a suffix is svmlight, as LIBSVM names them (``a9a``,
-        ``a9a.bz2``), and so is a ``.txt`` file that looks like it.
+        be compressed (``.gz``, ``.bz2``). A file without a suffix is read as svmlight, since LIBSVM publishes such
+        files (``a9a``, ``a9a.bz2``), and so is a ``.txt`` file whose first line is in that format.
     label_column : str, optional
         Labels, returned by `Source.labels` and excluded from the values: a column of CSV and Parquet, a column of
         ``obs`` in AnnData, a vector in .npz and HDF5. In svmlight the target is always the label.
@@ -89,7 +89,7 @@ def open_source(
     columns : sequence of str, optional
         Names of the columns to read, in this order.
     n_features : int, optional
-        Number of columns of an svmlight file, which omits trailing columns if they are zero.
+        Number of columns of an svmlight file, which may not mention the last columns if they are zero.
     first_index : {0, 1}, optional
         Index of the first column in svmlight; by default 0 if it occurs in the file, else 1.
 
@@ -103,6 +103,8 @@ def open_source(
     DataError
         If the file cannot be used, on opening or while reading. Its attributes ``file``, ``line`` (counted from 1,
         header and blank lines included), ``row`` (counted from 0), ``column`` and ``value`` locate the fault.
+    MissingExtraError
+        If the package that reads this format is missing.
 
     Examples
     --------
@@ -129,7 +131,7 @@ def _open(path: Path, name: str, options: Options) -> Source:
     for option, given in vars(options).items():
         if given is not None and option not in form.options:
             raise DataError(
-                f"{name}: {option} does not apply to {form.kind} files{_why(form, option)}; omit it",
+                f"{name}: {option} = {given!r} does not apply to {form.kind} files{_why(form, option)}; omit it",
                 parameter=option,
                 file=name,
                 value=given,
@@ -152,7 +154,7 @@ def open_sources(
     n_features: int | None = None,
     first_index: int | None = None,
 ) -> list[Source]:
-    """Open several files that have the same columns.
+    """Open several files, with a common numbering of columns if they are svmlight.
 
     Parameters
     ----------
@@ -169,6 +171,11 @@ def open_sources(
     -------
     list of Source
         One source per file.
+
+    Raises
+    ------
+    DataError, MissingExtraError
+        As for `open_source`.
 
     Notes
     -----
@@ -189,13 +196,13 @@ def open_sources(
 
 
 def common_indices(
-    told: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
+    headers: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
 ) -> tuple[int, int] | None:
     """Determine the first index and the number of columns of svmlight files from all files together.
 
     Parameters
     ----------
-    told : sequence of (int or None, int)
+    headers : sequence of (int or None, int)
         ``first_index`` and ``d`` of every source.
     first_index : {0, 1}, optional
         First index, if known from elsewhere.
@@ -207,11 +214,11 @@ def common_indices(
     tuple of (int, int) or None
         First index and number of columns; None if no file is svmlight.
     """
-    firsts = [first for first, _ in told if first is not None]
+    firsts = [first for first, _ in headers if first is not None]
     if not firsts:
         return None
     begin = min(firsts if first_index is None else [*firsts, first_index])
-    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in told))
+    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in headers))
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:
@@ -220,7 +227,7 @@ def _format(path: Path, name: str) -> tuple[_Format, str]:
         try:
             status = path.stat()
         except FileNotFoundError as error:
-            raise DataError(f"{name} does not exist", file=name) from error
+            raise DataError(f"{name}: file not found; check the path", file=name) from error
     if stat.S_ISDIR(status.st_mode):
         raise DataError(f"{name} is a folder; give the files in it", parameter="path", file=name)
     if not stat.S_ISREG(status.st_mode):

@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 _MAX_NAMES_SHOWN = 8  # keeps messages to a line or two
-_MAX_LIBRARY_MESSAGE = 200  # characters of another library's message to quote
+_MAX_LIBRARY_MESSAGE = 200  # number of characters to quote from messages of other libraries
 REPLACE_DAMAGED = "replace it with an intact copy, or give it the suffix of its format"
 NUMBERS_REQUIRED = "correct it, or name its column as label_column to exclude it"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `open_source`; None if not given."""
+    """Options of `open_source`, each None if not given."""
 
     label_column: str | None = None
     dataset: str | None = None
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Selection:
-    """Columns to read: the values, in order, and the label."""
+    """Names of the columns to read: those of the values, in order, and that of the label."""
 
     values: tuple[str, ...]
     label: str | None
@@ -67,13 +67,14 @@ def select_columns(
     """Select the value columns and the label column of a file by name.
 
     ``hidden`` columns are excluded unless they are requested by name; ``if_duplicate`` is the advice to give if two
-    columns have the same name.
+    columns have the same name. Raise DataError if names are not unique, a requested column does not exist, or no value
+    column remains.
     """
     label, wanted = options.label_column, options.columns
     if (name := _first_duplicate(names)) is not None:
         raise DataError(
             f"{file}: two columns are named {name!r}; {if_duplicate}",
-            discreet=f"{file}: two columns have the same name; {if_duplicate}",
+            redacted=f"{file}: two columns have the same name; {if_duplicate}",
             file=file,
             column=name,
         )
@@ -84,14 +85,14 @@ def select_columns(
             missing = f"{file} has no column {name!r}"
             raise DataError(
                 f"{missing}; its columns are {listed(names)}",
-                discreet=f"{missing}; choose one of its columns",
+                redacted=f"{missing}; choose one of its columns",
                 parameter=option,
                 file=file,
                 column=name,
             )
     if wanted is not None:
         if (name := _first_duplicate(wanted)) is not None:
-            message = f"{file}: columns contains {name!r} twice; name every column once"
+            message = f"{file}: columns contains {name!r} twice; list every column once"
             raise DataError(message, parameter="columns", file=file, column=name)
         if label in wanted:
             message = f"{file}: column {label!r} is requested both as a value and as the label; choose one"
@@ -102,7 +103,7 @@ def select_columns(
         values = tuple(column for column in names if column not in excluded)
     if not values:
         besides = "" if label is None else f" besides the label {label!r}"
-        raise DataError(f"{file} has no columns{besides}; select at least one", file=file, value=())
+        raise DataError(f"{file} has no columns{besides}; provide or select at least one", file=file, value=())
     return Selection(values, label)
 
 
@@ -114,7 +115,11 @@ def pick_array(
     ndim: int = 2,
     parameter: str = "dataset",
 ) -> str:
-    """Return the key of the array ``wanted``, or of the only matrix; ``parameter`` is the option that selects it."""
+    """Return the key of the array ``wanted`` or, if that is None, of the only matrix in the file.
+
+    ``ndim`` is the number of dimensions that ``wanted`` must have, ``parameter`` the option that selects it. Raise
+    DataError if no such array exists, or not exactly one matrix.
+    """
     if wanted is not None:
         if wanted not in shapes:
             raise DataError(
@@ -168,7 +173,7 @@ def import_extra(module: str, purpose: str) -> Any:
 
 @contextmanager
 def reading(file: str, kind: str) -> Iterator[None]:
-    """Translate any exception that a library raises into a one-line DataError that names the file."""
+    """Translate any exception that a library raises into a DataError of one line with the name of the file."""
     try:
         yield
     except (DeepcaError, MemoryError):
@@ -182,10 +187,10 @@ def reading(file: str, kind: str) -> Iterator[None]:
 
 
 def damaged(file: str, kind: str, reason: str) -> DataError:
-    """Return the error for a file that a library cannot parse; its discreet message omits ``reason``."""
+    """Return the error for a file that a library cannot parse; its redacted message omits ``reason``."""
     found, advice = f"{file} cannot be read as {kind}: it is damaged, truncated or in another format", REPLACE_DAMAGED
     reason = " ".join(reason.split())[:_MAX_LIBRARY_MESSAGE]
-    return DataError(f"{found} ({reason}); {advice}", discreet=f"{found}; {advice}", file=file)
+    return DataError(f"{found} ({reason}); {advice}", redacted=f"{found}; {advice}", file=file)
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
@@ -197,7 +202,7 @@ def open_decompressed(path: Path) -> IO[bytes]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Format names for a message: all of up to eight, otherwise the first eight and the total number."""
+    """Format names for a message: all if there are at most eight, otherwise the first eight and the total number."""
     shown = ", ".join(repr(str(n)) for n in names[:_MAX_NAMES_SHOWN])
     return f"{shown}, … ({len(names):,} in all)" if len(names) > _MAX_NAMES_SHOWN else shown or "none"
 

@@ -16,7 +16,7 @@ __all__ = ["TableSource", "as_numpy"]
 
 
 class TableSource(Source):
-    """A table that is read batch by batch; a complete pass also collects the labels."""
+    """Table that is read batch by batch; a complete pass also collects the labels."""
 
     is_sparse = False
 
@@ -59,7 +59,7 @@ class TableSource(Source):
 
 
 def as_numpy(values: Any) -> npt.NDArray[Any]:
-    """Convert an Arrow array to numpy; missing text becomes the empty string."""
+    """Convert an Arrow array to numpy; missing text becomes an empty string."""
     arrow = import_extra("pyarrow", "reading tables")
     if arrow.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

@@ -26,7 +26,7 @@ _NPY, _NPZ = "a .npy array", "an .npz archive"
 
 
 def open_npy(path: Path, name: str, options: Options) -> Source:
-    """Memory-map a .npy file; numbers other than float32 and float64 are converted block by block."""
+    """Memory-map a .npy file; numbers of types other than float32 and float64 are converted block by block."""
     with reading(name, _NPY):
         with path.open("rb") as stream:
             shape, by_column, kind = read_header(stream)
@@ -62,7 +62,7 @@ def _open_npz(path: Path, name: str, options: Options) -> Source:
 
 
 class _CastSource(Source):
-    """A memory-mapped array that is converted to floats block by block, so the whole array is never in memory."""
+    """Memory-mapped array that is converted to floats block by block, so that it is never in memory as a whole."""
 
     columns = None
     is_sparse = False
@@ -79,7 +79,7 @@ class _CastSource(Source):
 
 
 class _ArchivedSource(Source):
-    """One array of an .npz file, read block by block."""
+    """Array of an .npz file, which is read block by block."""
 
     columns = None
     is_sparse = False
@@ -136,7 +136,7 @@ def _labels(path: Path, name: str, headers: dict[str, Any], options: Options, n:
         labels = cast("npt.NDArray[Any]", archive[key])
     if len(labels) != n:
         raise DataError(
-            f"{name}: {options.label_column!r} has {len(labels)} entries for {n} rows; one per row is required",
+            f"{name}: {options.label_column!r} has {len(labels)} entries for {n} rows; give one label per row",
             parameter="label_column",
             file=name,
             value=len(labels),

@@ -1,7 +1,7 @@
 """Read CSV and similar text with Arrow, in blocks of about a megabyte; .gz and .bz2 are decompressed on the fly.
 
-- The first line names the columns, unless all of its cells are numbers or empty: then it is a row, and the columns have
-  no names. A first line 0, 1, 2, … is a header, since data frames without column names are written like that.
+- The first line contains the column names, unless all of its cells are numbers or empty: then the line is a row, and
+  the columns have no names. A first line 0, 1, 2, … counts as names: data frames without names are written like that.
 - The delimiter is a tab in .tsv files. In other files it is a comma or, if the first line contains none, a semicolon, a
   tab or (in .txt files) a space.
 - Empty cells and the usual codes for missing values (NA, nan, null, …) become NaN; empty lines are skipped.
@@ -40,10 +40,10 @@ __all__ = ["first_line", "open_delimited"]
 
 _CSV = "CSV"
 _MAX_LINE_BYTES = 64 << 20  # a longer first line means that the file is not text
-# a block has ROWS_PER_BLOCK rows, or more if these are less than MIN_BLOCK_BYTES of text; MAX_BLOCK_BYTES limits it
+# a block contains ROWS_PER_BLOCK rows, or more if that is less than MIN_BLOCK_BYTES of text, up to MAX_BLOCK_BYTES
 ROWS_PER_BLOCK, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 256, 1 << 20, 32 << 20
-_MAX_CELL_BYTES = 26  # the longest number in double precision, with its delimiter
-_MAX_VALUE_SHOWN = 40  # characters of a cell in a message
+_MAX_CELL_BYTES = 26  # length of the longest float64 in text, with its delimiter
+_MAX_VALUE_SHOWN = 40  # number of characters of a cell to show in messages
 _CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: invalid value '(.*)'", re.S)
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _LINE_END = re.compile("[\r\n]")
@@ -52,7 +52,7 @@ _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 @dataclass(frozen=True)
 class _Dialect:
-    """Format of a file; ``names`` are the column names as Arrow reads them, including spaces."""
+    """Format of a CSV file; ``names`` are the column names as Arrow reads them, including spaces."""
 
     delimiter: str
     has_header: bool
@@ -61,7 +61,7 @@ class _Dialect:
 
 
 def open_delimited(path: Path, name: str, options: Options) -> TableSource:
-    """Open a CSV file, and read its first block to check it."""
+    """Open a CSV file, and read its first block to check the file."""
     arrow, arrow_csv = import_extra("pyarrow", "reading CSV"), import_extra("pyarrow.csv", "reading CSV")
     with reading(name, _CSV):
         line = first_line(path, name)
@@ -78,7 +78,7 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
         dialect = replace(dialect, names=names)
     if not has_header and (options.label_column is not None or options.columns is not None):
         option = "columns" if options.label_column is None else "label_column"
-        message = f"{name} has no header, so {option} cannot name a column; add a first line with the column names"
+        message = f"{name} has no header, but {option} selects columns by name; add a first line with the column names"
         raise DataError(message, parameter=option, file=name, line=1)
     selection = select_columns([column.strip() for column in names], name, options)
     source = _CsvSource(path, name, dialect, selection)
@@ -88,7 +88,7 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
 
 
 def first_line(path: Path, name: str) -> str:
-    """Return the first line of a file that is not empty."""
+    """Return the first line that is not empty; raise DataError without one, or if it is too long for text."""
     with open_decompressed(path) as stream:
         while line := stream.readline(_MAX_LINE_BYTES):
             if len(line) == _MAX_LINE_BYTES:
@@ -110,7 +110,7 @@ class _CsvSource(TableSource):
             self.columns = None
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Return the file and the line of a row, reading the file again up to it."""
+        """Return the file and the line of a row, for which the file is read again up to that row."""
         return self.file, _line_of_record(self._path, self._dialect, row + 1 + self._dialect.has_header)
 
     def _batches(self, names: Sequence[str]) -> Iterator[Sequence[Any]]:
@@ -132,7 +132,7 @@ class _CsvSource(TableSource):
 
 
 def _open_reader(arrow_csv: Any, path: Path, dialect: _Dialect, convert: Any = None) -> Any:
-    """Return an Arrow reader with one thread, which is as fast as several and makes errors report the row."""
+    """Return an Arrow reader with a single thread: several would save no time, and their errors lack the row."""
     compression = {".gz": "gzip", ".bz2": "bz2"}.get(path.suffix.lower())
     return arrow_csv.open_csv(
         import_extra("pyarrow", "reading CSV").input_stream(str(path), compression=compression),
@@ -155,7 +155,7 @@ def _translated(path: Path, name: str, dialect: _Dialect, reason: str) -> DataEr
             name,
             f"{value!r} is not a number",
             NUMBERS_REQUIRED,
-            discreet="not a number",
+            redacted="not a number",
             file=name,
             line=line,
             row=row,
@@ -203,7 +203,7 @@ def _delimiter(line: str, path: Path) -> str:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Return whether the first line names the columns; a line of numbers is a row."""
+    """Return whether the first line contains column names; a line of numbers is a row."""
     filled = [cell for cell in map(str.strip, cells) if cell]
     if len(filled) > 2 and filled == [str(i) for i in range(len(filled))]:
         return True
@@ -219,7 +219,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _typed_labels(arrow: Any, labels: Any) -> npt.NDArray[Any]:
-    """Return labels as integers, floats or text, whichever fits first; 007 is text."""
+    """Convert labels to integers, else floats, else text; a number with leading zeros, such as 007, is text."""
     text = as_numpy(labels)
     if any(map(_LEADING_ZERO.match, text)):
         return text

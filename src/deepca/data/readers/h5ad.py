@@ -27,7 +27,7 @@ from deepca.errors import DataError
 __all__ = ["open_h5ad"]
 
 _H5AD = "AnnData (.h5ad)"
-ROW_POINTERS_AT_ONCE = 1 << 14  # row pointers to read at a time; they take far less memory than the rows
+ROW_POINTERS_AT_ONCE = 1 << 14  # number of row pointers to read at a time; they take far less memory than the rows
 
 
 def open_h5ad(path: Path, name: str, options: Options) -> Source:
@@ -109,12 +109,12 @@ class _CsrSource(Source):
 
 def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the row pointers of each block, including the end of its last row."""
-    most = BLOCK_BYTES // 12  # entries, each a value of 8 bytes and an index of 4
+    max_entries = BLOCK_BYTES // 12  # an entry is a value of 8 bytes and an index of 4 bytes
     for chunk in range(0, n, ROW_POINTERS_AT_ONCE):
         starts = indptr[chunk : min(chunk + ROW_POINTERS_AT_ONCE, n) + 1].astype(np.int64)
         first = 0
         while first < len(starts) - 1:
-            last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
+            last = int(np.searchsorted(starts, starts[first] + max_entries, side="right")) - 1
             last = min(max(last, first + 1), len(starts) - 1)
             yield starts[first : last + 1]
             first = last
@@ -144,7 +144,7 @@ def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
 
 
 def _csc_to_csr(item: Any, shape: tuple[int, ...], name: str) -> Csr:
-    """Return a CSC matrix as CSR if it fits into memory."""
+    """Convert a CSC matrix to CSR; raise DataError if it takes more than a quarter of the available memory."""
     taken = 2 * sum(item[part].size * item[part].dtype.itemsize for part in ("data", "indices"))
     if taken > available_memory() // 4:
         raise DataError(
@@ -162,7 +162,7 @@ def _csc_to_csr(item: Any, shape: tuple[int, ...], name: str) -> Csr:
 def _columns(
     file: Any, key: str, shape: tuple[int, ...], name: str, options: Options
 ) -> tuple[tuple[str, ...] | None, npt.NDArray[np.intp] | None]:
-    """Return the column names, and the indices of the selected columns unless all are selected."""
+    """Return the names of the columns to read, None if they have none, and their indices, None for all columns."""
     group = "raw/var" if key.startswith("raw/") else "var"
     if key.startswith("obsm") or group not in file or len(shape) != 2:
         if options.columns is not None:
@@ -196,7 +196,7 @@ def _index(frame: Any) -> list[str]:
 
 
 def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
-    """Return the column of ``obs`` selected by ``label_column``."""
+    """Return the column of ``obs`` selected by ``label_column``; None if none is selected."""
     wanted = options.label_column
     if wanted is None:
         return None

@@ -16,7 +16,7 @@ from deepca.errors import DataError
 __all__ = ["DenseSource", "open_hdf5", "opened"]
 
 _HDF5 = "HDF5"
-_MAX_READ_BYTES = 64 << 20  # blocks of whole chunks that exceed this are read in parts, to limit memory
+_MAX_READ_BYTES = 64 << 20  # to limit memory, blocks of whole chunks beyond this size are read in parts
 
 
 def open_hdf5(path: Path, name: str, options: Options) -> Source:
@@ -31,7 +31,7 @@ def open_hdf5(path: Path, name: str, options: Options) -> Source:
             labels = _values(file[label])
             if len(labels) != shapes[key][0]:
                 raise DataError(
-                    f"{name}: {label!r} has {len(labels)} entries for {shapes[key][0]} rows; one per row is required",
+                    f"{name}: {label!r} has {len(labels)} entries for {shapes[key][0]} rows; give one label per row",
                     parameter="label_column",
                     file=name,
                     value=len(labels),
@@ -50,7 +50,7 @@ def _column_names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> t
 
 
 class DenseSource(Source):
-    """A two-dimensional dataset of an HDF5 file; ``places`` are the indices of the columns to read, or None for all."""
+    """Two-dimensional dataset of an HDF5 file; ``places`` are the indices of the columns to read, or None for all."""
 
     is_sparse = False
 

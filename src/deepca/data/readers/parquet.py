@@ -1,4 +1,4 @@
-"""Read Parquet files with Arrow, batch by batch: one page of each column is in memory, however large the row groups.
+"""Read Parquet files with Arrow, batch by batch: one page per column is in memory, however large the row groups are.
 
 Columns that pandas stored as the index of a data frame are excluded unless they are requested by name.
 """
@@ -20,11 +20,11 @@ from deepca.errors import DataError
 __all__ = ["open_parquet"]
 
 _PARQUET = "Parquet"
-_MAX_VALUE_SHOWN = 40  # characters of a value in a message
+_MAX_VALUE_SHOWN = 40  # number of characters of a value to show in messages
 
 
 def open_parquet(path: Path, name: str, options: Options) -> TableSource:
-    """Open a Parquet file; all value columns must be numeric."""
+    """Open a Parquet file; raise DataError unless all value columns are numeric."""
     arrow = import_extra("pyarrow", "reading Parquet")
     with reading(name, _PARQUET), _opened(path) as file:
         schema, n = file.schema_arrow, int(file.metadata.num_rows)
@@ -92,7 +92,7 @@ def _is_number(arrow: Any, kind: Any) -> bool:
 
 
 def _not_numeric(name: str, file: Any, column: str, kind: Any) -> DataError:
-    """Return the error for a column that is not numeric, which quotes its first value."""
+    """Return the error for a column that is not numeric; the message contains the first value."""
     rows = 0
     for batch in file.iter_batches(1 << 12, columns=[column]):
         for row, value in enumerate(batch.column(0)):
@@ -102,7 +102,7 @@ def _not_numeric(name: str, file: Any, column: str, kind: Any) -> DataError:
                     name,
                     f"{shown!r} is not a number (the column has type {kind})",
                     NUMBERS_REQUIRED,
-                    discreet=f"not a number (the column has type {kind})",
+                    redacted=f"not a number (the column has type {kind})",
                     file=name,
                     row=rows + row,
                     column=column,

@@ -42,7 +42,7 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
     Raises
     ------
     DataError
-        If the source has no rows, or if they cannot be stored.
+        If the source has no rows or cannot be read, or the rows cannot be stored.
     """
     whole = source.matrix()
     if whole is None:
@@ -71,12 +71,12 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
 
 
 class _Store:
-    """Blocks of a source, collected in memory as long as they fit the budget, then in files."""
+    """Blocks of a source, collected in memory as long as they fit into the budget, otherwise in files."""
 
     def __init__(self, source: Source, folder: Path | None) -> None:
         self._source, self._folder = source, folder
         self._budget = available_memory() // 4
-        self._held: list[Block] = []
+        self._blocks: list[Block] = []
         self._files: list[tuple[Path, GrowingNpy]] = []
 
     def fill(self) -> Block:
@@ -85,11 +85,11 @@ class _Store:
         for block in self._source.blocks():
             rows += block.shape[0]
             taken += sum(part.nbytes for part in stored_parts(block))
-            self._held.append(block)
+            self._blocks.append(block)
             if taken >= self._budget:
-                for one in self._held:
+                for one in self._blocks:
                     entries = self._append(one, entries)
-                self._held.clear()
+                self._blocks.clear()
         if not rows:
             raise no_rows_error(self._source.name, file=self._source.file)
         if self._files:
@@ -104,7 +104,7 @@ class _Store:
             path.unlink(missing_ok=True)
 
     def _append(self, block: Block, entries: int) -> int:
-        """Append a block to the files and return the number of sparse entries so far."""
+        """Append a block to the files; return the total number of stored entries of sparse blocks, 0 for dense ones."""
         if isinstance(block, np.ndarray):
             files = self._open_files([((self._source.d,), self._source.dtype)])
             files[0].append(block)
@@ -144,8 +144,8 @@ class _Store:
     def _joined(self) -> Block:
         """Return the collected blocks as one matrix."""
         if self._source.is_sparse:
-            return cast("Csr", sparse.vstack(cast("list[Csr]", self._held), format="csr"))
-        return np.concatenate(cast("list[npt.NDArray[Any]]", self._held))
+            return cast("Csr", sparse.vstack(cast("list[Csr]", self._blocks), format="csr"))
+        return np.concatenate(cast("list[npt.NDArray[Any]]", self._blocks))
 
 
 def _map(path: Path) -> npt.NDArray[Any]:

@@ -26,17 +26,17 @@ from deepca.errors import DataError
 __all__ = ["Fault", "line_fault", "looks_like_svmlight", "open_svmlight"]
 
 _SVMLIGHT = "svmlight text"
-BLOCK_TEXT_BYTES = 2 << 20  # text to parse into one block
+BLOCK_TEXT_BYTES = 2 << 20  # bytes of text to parse into one block
 _MAX_LINE_BYTES = 64 << 20  # a longer line means that the file is not svmlight
-_MAX_INDEX = 2**31 - 2  # so that the number of columns fits into int32
-_MIN_COLUMN_BYTES = 1 << 28  # arrays with one float64 per column may always take this much, even if memory is short
-_MAX_VALUE_SHOWN = 40  # characters of a word in a message
+_MAX_INDEX = 2**31 - 2  # largest index for which the number of columns fits into int32
+_MIN_COLUMN_BYTES = 1 << 28  # an array of one float64 per column may take this much even if little memory is free
+_MAX_VALUE_SHOWN = 40  # number of characters of a word to show in messages
 _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
 """Values, indices as written, and row pointers."""
 
 
 class Fault(NamedTuple):
-    """Fault of a line: a message, the offending word, and the column index in that word, if any."""
+    """Fault of a line: a message, the word that is wrong, and the column index in that word, if there is one."""
 
     message: str
     word: str
@@ -65,7 +65,7 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
     if 8 * d > max(budget, _MIN_COLUMN_BYTES):
         raise DataError(
             f"{name}: index {highest} implies {d:,} columns, which do not fit into memory; check the index",
-            discreet=f"{name}: an index implies more columns than fit into memory; check the indices",
+            redacted=f"{name}: an index implies more columns than fit into memory; check the indices",
             file=name,
             column=highest,
         )
@@ -103,12 +103,12 @@ class _SvmlightSource(Source):
         """Yield rows as they are parsed."""
         for parts, _ in _parsed(self._load, self._path, self.name):
             if parts[1].size and not self._base <= parts[1].min() <= parts[1].max() < self._base + self.d:
-                message = f"{self.name} has changed since it was opened: it has other columns now; open it again"
+                message = f"{self.name} has changed since it was opened: it has different columns now; open it again"
                 raise DataError(message, file=self.name)
             yield _csr(parts, self._base, self.d)
 
     def locate(self, row: int) -> tuple[str | None, int | None]:
-        """Return the file and the line of a row, reading the file again up to it."""
+        """Return the file and the line of a row, for which the file is read again up to that row."""
         with reading(self.name, _SVMLIGHT), open_decompressed(self._path) as stream:
             for line, content in enumerate(stream, 1):
                 row -= bool(_words(content))
@@ -131,7 +131,7 @@ def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_
                 X, labels = load(io.BytesIO(text), zero_based=True)
             except (ValueError, OverflowError) as error:
                 found, advice = f"{name} is not svmlight text", REPLACE_DAMAGED
-                unknown = DataError(f"{found} ({error}); {advice}", discreet=f"{found}; {advice}", file=name)
+                unknown = DataError(f"{found} ({error}); {advice}", redacted=f"{found}; {advice}", file=name)
                 raise (_first_fault(name, text, lines, rows) or unknown) from error
             lines += text.count(b"\n")
             rows += len(labels)
@@ -177,7 +177,7 @@ def _first_fault(name: str, text: bytes, lines: int, rows: int) -> DataError | N
         if fault is not None:
             return DataError(
                 f"{where}: {fault.message}; correct or remove the line",
-                discreet=f"{where} is not valid svmlight text; correct or remove the line",
+                redacted=f"{where} is not valid svmlight text; correct or remove the line",
                 file=name,
                 line=line,
                 row=row,

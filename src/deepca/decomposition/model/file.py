@@ -52,17 +52,19 @@ def load(path: str | os.PathLike[str]) -> Model:
     ModelError
         If the file cannot be read, is damaged, or is not a model file; ``file`` names it.
     NewerModelError
-        If A newer version of deepca wrote the file.
+        If a newer version of deepca wrote the file.
     """
     path = Path(path)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ModelError(f"{path} does not exist; check the path", file=str(path)) from None
+        raise ModelError(f"{path}: file not found; check the path", file=str(path)) from None
     except IsADirectoryError:
-        raise ModelError(f"{path} is a directory; give a model file", file=str(path)) from None
+        raise ModelError(f"{path}: this is a folder; give a model file", file=str(path)) from None
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}", file=str(path)) from None
+        raise ModelError(
+            f"{path} cannot be read: {error.strerror}; check its permissions and the disk", file=str(path)
+        ) from None
     return from_bytes(content, path)
 
 
@@ -86,7 +88,7 @@ def from_bytes(content: bytes, path: Path) -> Model:
     ModelError
         If the content is damaged, or not that of a model file.
     NewerModelError
-        If A newer version of deepca wrote the content.
+        If a newer version of deepca wrote the content.
     """
     if not content.startswith(b"PK"):
         raise ModelError(
@@ -112,7 +114,7 @@ def from_bytes(content: bytes, path: Path) -> Model:
 
 
 def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
-    """Check the members of a model file and return the model."""
+    """Check the arrays of a model file and return the model."""
     try:
         about = json.loads(str(arrays.pop("about")))
         ours = about["kind"] == MAGIC
@@ -122,7 +124,9 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
         raise ModelError(
             f"{path} is an .npz file, but not a model written by deepca; give another file", file=str(path)
         )
-    damaged = ModelError(f"{path} is damaged: its parts are inconsistent; get another copy", file=str(path))
+    damaged = ModelError(
+        f"{path} is damaged: its parts are inconsistent; get another copy, or fit the model again", file=str(path)
+    )
     if type(about.get("format")) is not int or about["format"] < 1:
         raise damaged
     if about["format"] > FORMAT:
@@ -186,7 +190,7 @@ def _consistent_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
 
 
 def _plausible(model: Model) -> bool:
-    """Return whether the numbers can be those of a model."""
+    """Return whether the numbers are in the ranges that a fit can produce."""
     return (
         (model.scale is None or bool((model.scale > 0.0).all()))
         and bool((model.explained_variance >= 0.0).all())
@@ -209,7 +213,7 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    """Return a float from what :func:`plain_value` wrote, which stores infinities and nan as text."""
+    """Return a float from JSON written by :func:`plain_value`, where infinities and nan are text."""
     return float(value) if value in ("inf", "-inf", "nan") or type(value) is int else _exactly(float, value)
 
 

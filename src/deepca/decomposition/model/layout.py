@@ -18,11 +18,11 @@ __all__ = ["FORMAT"]
 FORMAT = 2
 """Version of the file format; raised whenever older readers could not read the new files."""
 MAGIC = "deepca-model"
-"""Marks the metadata of a model file."""
+"""Value of ``kind`` in the metadata, by which model files are recognized."""
 
 
-def stored(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return the bytes of an ``.npz`` file, built without numpy and zlib, whose output differs between versions."""
+def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Return the bytes of an ``.npz`` file, without numpy and zlib, whose output differs between their versions."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as file:
         for name, array in arrays.items():

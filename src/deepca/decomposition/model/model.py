@@ -30,7 +30,7 @@ from scipy import sparse
 from deepca._util.files import write_atomic
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca.decomposition.model.layout import FORMAT, MAGIC, checksum_of, plain_value, stored
+from deepca.decomposition.model.layout import FORMAT, MAGIC, checksum_of, npz_bytes, plain_value
 from deepca.errors import DataError, InvalidInput
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.result import Status, StatusCode
@@ -57,7 +57,8 @@ class Model:
     mean : array of shape (d,)
         Mean that is subtracted from rows.
     scale : array of shape (d,) or None
-        Divisors of the columns after centring; None if columns are not scaled.
+        Standard deviations by which columns are divided after centring (``units`` in a decomposition);
+        None if columns are not scaled.
     n_samples : int
         Number of rows of all agents, each counted as often as its weight says.
     weight : float
@@ -117,7 +118,7 @@ class Model:
         """
         proof = self.certificate
         if proof is not None and self.status.code == StatusCode.BELOW_ROUNDING:
-            return proof.known()
+            return proof.n_known()
         if proof is not None and self.status.code == StatusCode.RANK_DEFICIENT and proof.bound > 0.0:
             return sum(map(math.isfinite, proof.parts)) if proof.parts else int(np.count_nonzero(proof.eigenvalues))
         return self.n_components
@@ -308,7 +309,7 @@ class Model:
         about = self.description()
         about["checksum"] = checksum_of(arrays, about)
         arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
-        return stored(arrays)
+        return npz_bytes(arrays)
 
     def description(self) -> dict[str, Any]:
         """Return the metadata in the file, except for the checksum.

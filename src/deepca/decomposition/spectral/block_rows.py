@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from deepca._util.typing import Array, Csr, csr
-from deepca.decomposition.spectral.blocks import SYMMETRY, GraphBlock, Indices, Matrix, asymmetric_edge
+from deepca.decomposition.spectral.blocks import SYMMETRY_TOLERANCE, GraphBlock, GraphMatrix, Indices, asymmetric_edge
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.network.base import Network
 
@@ -21,10 +21,12 @@ __all__ = ["BlockRows"]
 
 
 class BlockRows:
-    """Rows of a matrix of the graph, ``M = diag(c) ± s⊙W⊙s``, negated if its smallest eigenvalues are wanted.
+    """Local rows of a matrix M of the graph, or of −M if its smallest eigenvalues are wanted.
 
     Notes
     -----
+    The matrix is ``M = diag(c) ± s⊙W⊙s``, with
+
     ======================  =======  ====  ========  =================
     matrix                  c        sign  s         known eigenvector
     ======================  =======  ====  ========  =================
@@ -33,15 +35,15 @@ class BlockRows:
     ``adjacency`` W         0        +     1         none
     ======================  =======  ====  ========  =================
 
-    Weights are divided by ``unit``, a power of two, so that the largest lies between 1 and 2; eigenvalues of ``D − W``
-    and W are those of M times ``unit``.
+    where weights are divided by ``unit``, a power of two, so that the largest lies between 1 and 2; eigenvalues of
+    ``D − W`` and W are those of M times ``unit``.
 
     A product takes one round. An agent sends the values of those of its nodes that have an edge to another agent,
     padded to the largest number of such nodes at any agent.
     """
 
-    def __init__(self, blocks: Sequence[GraphBlock], network: Network, matrix: Matrix, *, negated: bool) -> None:
-        if matrix not in get_args(Matrix):
+    def __init__(self, blocks: Sequence[GraphBlock], network: Network, matrix: GraphMatrix, *, negated: bool) -> None:
+        if matrix not in get_args(GraphMatrix):
             raise ParameterError("matrix", matrix, "choose 'laplacian', 'normalized' or 'adjacency'")
         here = network.local.size
         if len(blocks) != here:
@@ -66,7 +68,7 @@ class BlockRows:
         # scaled, since squares of weights may overflow or underflow
         unit = math.ldexp(1.0, max(math.frexp(float(heaviest))[1] - 1, -1022))
         self._near, self._far = (
-            csr(part / unit) for part in _assembled(blocks, boundaries, network, theirs, n, self._width)
+            csr(part / unit) for part in _assemble(blocks, boundaries, network, theirs, n, self._width)
         )
         self.unit = 1.0 if matrix == "normalized" else unit
         self._sent = np.zeros((here, self._width), dtype=np.int64)
@@ -75,8 +77,8 @@ class BlockRows:
             self._sent[j, : boundary.sent.size], self._used[j, : boundary.sent.size] = boundary.sent, 1.0
         self.numbers = self.numbers.reshape(*network.batch, n)
         loops = self._near.diagonal().reshape(*self.numbers.shape)
-        all_of: Array = np.asarray(self._near.sum(axis=1) + self._far.sum(axis=1), dtype=np.float64)
-        self.degrees = all_of.reshape(self.numbers.shape) - loops  # self-loops do not count
+        row_sums: Array = np.asarray(self._near.sum(axis=1) + self._far.sum(axis=1), dtype=np.float64)
+        self.degrees = row_sums.reshape(self.numbers.shape) - loops  # self-loops do not count
         self.constant: Array | None = None
         real = (self.numbers >= 0).astype(np.float64)
         if matrix == "adjacency":
@@ -87,12 +89,10 @@ class BlockRows:
             root = np.sqrt(self.degrees)
             inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0)
             self._c, self._s, self._off, self.constant = real + loops * inverse**2, inverse, -1.0, root
-        around = self._s * self._weighted(self._s[..., None])[..., 0]  # the sum of a row of s⊙W⊙s
-        inside = loops * self._s**2
-        middle = self._sign * (self._c + self._off * inside)
-        self.lowest = float(
-            network.reduce(np.where(real > 0.0, middle - (around - inside), np.inf).min(axis=-1), "min")
-        )
+        sums = self._s * self._weighted(self._s[..., None])[..., 0]  # sums of the rows of s⊙W⊙s
+        diagonal = loops * self._s**2
+        centres, radii = self._sign * (self._c + self._off * diagonal), sums - diagonal  # Gershgorin
+        self.lowest = float(network.reduce(np.where(real > 0.0, centres - radii, np.inf).min(axis=-1), "min"))
 
     def product(self, X: Array, /) -> Array:
         """Multiply M by ``X``, ``(*B, n, w)``, in one round."""
@@ -151,7 +151,7 @@ class BlockRows:
         return np.asarray(least[own].reshape(label.shape))
 
     def _least_beyond(self, label: Array) -> Array:
-        """Return the smallest label of each node's neighbours beyond the block, ``(*B, n)``; inf without any."""
+        """Return the smallest label among each node's neighbours beyond the block, ``(*B, n)``; inf if it has none."""
         theirs = self.network.collect(self._boundary(np.where(np.isfinite(label), label, 0.0))).ravel()
         links, least = sparse.coo_array(self._far), np.full(self.numbers.size, np.inf)
         np.minimum.at(least, links.row, theirs[links.col])
@@ -162,8 +162,8 @@ class BlockRows:
 class _Boundary:
     """Edges that leave a block.
 
-    ``sent`` has the positions of the nodes with such an edge, ``cut`` one row ``(own node, other node, weight)`` per
-    edge.
+    ``sent`` has the positions in the block of the nodes with such an edge, and ``cut`` has one row ``(node here, node
+    beyond, weight)`` per edge.
     """
 
     sent: Indices
@@ -178,7 +178,7 @@ class _Boundary:
 
 
 def _exchange_cuts(network: Network, boundaries: Sequence[_Boundary], width: int) -> list[list[Array]]:
-    """Return, for every local agent, the cut edges of its neighbours, in the order of ``network.beside``."""
+    """Return, for every local agent, the cut edges of its neighbours, in the order of ``network.neighbors``."""
     filled = np.full((len(boundaries), width, 3), -1.0)
     for row, boundary in zip(filled, boundaries, strict=True):
         row[: len(boundary.cut)] = boundary.cut
@@ -187,7 +187,7 @@ def _exchange_cuts(network: Network, boundaries: Sequence[_Boundary], width: int
     return [[cut[cut[:, 0] >= 0.0] for cut in agent] for agent in got]
 
 
-def _assembled(
+def _assemble(
     blocks: Sequence[GraphBlock],
     boundaries: Sequence[_Boundary],
     network: Network,
@@ -195,12 +195,12 @@ def _assembled(
     n: int,
     width: int,
 ) -> tuple[Csr, Csr]:
-    """Return W among the local agents' own nodes, and W between these and the nodes beyond, for all agents at once."""
+    """Return the weights among each local agent's nodes, and those of edges to nodes beyond, as two block matrices."""
     slots = network.neighbors.shape[-1]
-    beside = network.neighbors.reshape(len(blocks), slots)
+    neighbors = network.neighbors.reshape(len(blocks), slots)
     near, far, faults = [], [], []
     for j, (block, boundary, cuts) in enumerate(zip(blocks, boundaries, theirs, strict=True)):
-        slot_of = {int(i): slot for slot, i in enumerate(beside[j]) if i >= 0}
+        slot_of = {int(i): slot for slot, i in enumerate(neighbors[j]) if i >= 0}
         place: dict[int, int] = {}
         known: dict[tuple[int, int], float] = {}
         for slot, cut in ((slot_of[i], cuts[slot_of[i]]) for i in slot_of):
@@ -234,7 +234,7 @@ def _first_fault(
         if other not in slot_of:
             return [me, u, v, weight, np.nan, other]
         there = known.get((int(v), int(u)), 0.0)
-        if not abs(weight - there) <= SYMMETRY * scale:
+        if not abs(weight - there) <= SYMMETRY_TOLERANCE * scale:
             return [me, u, v, weight, there, other]
     mine = set(block.nodes.tolist())
     seen = {(int(u), int(v)) for u, v, _ in boundary.cut.tolist()}
@@ -245,7 +245,7 @@ def _first_fault(
 
 
 def _raise_first_fault(network: Network, faults: Array) -> None:
-    """Raise the same error at every agent: about the invalid edge of the agent with the smallest number."""
+    """Raise the same error at every agent, about the invalid edge found by the agent with the smallest number."""
     agent = float(network.reduce(faults[..., 0], "min"))
     if not np.isfinite(agent):
         return

@@ -19,7 +19,7 @@ from deepca.network.trees import SpanningTree
 
 __all__ = ["Clustering", "spectral_clustering"]
 
-_MAX_STEPS = 300  # of Lloyd's iterations, as in scikit-learn
+_MAX_STEPS = 300  # maximum number of Lloyd's iterations, as in scikit-learn
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class Clustering:
     Parameters
     ----------
     labels : tuple of array
-        For each local agent ``(nodes,)``: labels 0 … n_clusters − 1, ordered by the smallest node of each cluster.
+        One array ``(nodes,)`` per local agent: labels 0 … n_clusters − 1, ordered by the smallest node of each cluster.
     inertia : float
         Sum of squared distances of all nodes to the centres of their clusters.
     embedding : tuple of array
-        For each local agent ``(nodes, n_clusters)``: rows of ``D^{−1/2} U``.
+        One array ``(nodes, n_clusters)`` per local agent: rows of ``D^{−1/2} U``.
     eigenpairs : GraphEigenpairs
         Eigenpairs behind the embedding.
 
@@ -71,11 +71,11 @@ def spectral_clustering(
     blocks : sequence of GraphBlock
         Blocks of the local agents.
     network : Network
-        Network in which agents that share an edge are linked.
+        Network in which two agents are linked if an edge joins their nodes.
     n_clusters : int
         Number of clusters.
     restarts : int
-        Number of runs of k-means, which are made simultaneously; the one with the smallest inertia is returned.
+        Number of runs of k-means, which take place simultaneously; the one with the smallest inertia is returned.
     tol : float
         Acceptable sine of the angle between the span of the eigenvectors and the true one, as far as rounding allows.
     seed : int
@@ -86,13 +86,20 @@ def spectral_clustering(
     Clustering
         Labels of the local agents' nodes.
 
+    Raises
+    ------
+    ParameterError
+        If ``n_clusters``, ``restarts`` or ``tol`` is invalid.
+    AsymmetricError, DisconnectedError, TopologyError, GapError
+        If the graph cannot be used, as for :func:`~deepca.decomposition.spectral.graphs.graph_eigenvectors`.
+
     Notes
     -----
     Rows of ``D^{−1/2} U`` are the points, with U the n_clusters smallest eigenvectors of ``I − D^{−1/2} W D^{−1/2}``.
     k-means sums and counts each cluster over all agents, so that centres are bitwise identical everywhere. The first
     centres are drawn as by k-means++: every node i draws an exponential random number ``e_i``, seeded by its node
-    number, and the node with the smallest ``e_i / d_i²`` is chosen. That is node i with a probability proportional to
-    ``d_i²``, its squared distance to the nearest centre.
+    number, and the node with the smallest ``e_i / d_i²`` is chosen, where ``d_i`` is its distance to the nearest
+    centre. So node i is chosen with a probability proportional to ``d_i²``.
     """
     check("restarts", restarts, Integer(1))
     rows, tree = prepare(blocks, network, n_clusters, matrix="normalized", which="smallest")
@@ -102,16 +109,22 @@ def spectral_clustering(
     centres = _first_centres(rows, points, (restarts, n_clusters), seed)
     labels, inertia = _lloyd(rows, tree, points, centres)
     best = int(np.argmin(inertia))
-    kept = labels[..., best]
-    member = (kept[..., None] == np.arange(n_clusters)) & (rows.numbers >= 0)[..., None]
-    first = network.reduce(np.where(member, rows.numbers[..., None], np.inf).min(axis=-2), "min")
-    ordered = np.argsort(np.argsort(first))[kept]
     return Clustering(
-        labels=tuple(part[:, 0].astype(np.int64) for part in rows.local_arrays(ordered[..., None].astype(np.float64))),
+        labels=_in_order_of_nodes(rows, labels[..., best], n_clusters),
         inertia=float(inertia[best]),
         embedding=rows.local_arrays(points),
         eigenpairs=found,
     )
+
+
+def _in_order_of_nodes(
+    rows: BlockRows, labels: npt.NDArray[np.int64], clusters: int
+) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return the labels of every local agent's nodes, with clusters in the order of their smallest nodes."""
+    member = (labels[..., None] == np.arange(clusters)) & (rows.numbers >= 0)[..., None]
+    first = rows.network.reduce(np.where(member, rows.numbers[..., None], np.inf).min(axis=-2), "min")
+    ordered = np.argsort(np.argsort(first))[labels]
+    return tuple(part[:, 0].astype(np.int64) for part in rows.local_arrays(ordered[..., None].astype(np.float64)))
 
 
 def _first_centres(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -> Array:

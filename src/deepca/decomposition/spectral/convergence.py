@@ -9,13 +9,13 @@ from deepca._util.typing import Array
 from deepca._util.validation import Real, check
 from deepca.algorithms.partitioned_rows import FilteredSubspaceIteration, FilteredSubspaceState, end_of_cluster
 
-__all__ = ["EQUAL", "bound_on_others", "converge", "gap_behind", "sine_bound"]
+__all__ = ["EQUALITY_TOLERANCE", "bound_on_others", "converge", "gap_behind", "sine_bound"]
 
-EQUAL = 1e-10
-"""Eigenvalues that are closer than this, relative to the spectrum's size, count as equal."""
+EQUALITY_TOLERANCE = 1e-10
+"""Difference up to which eigenvalues count as equal, relative to the spectrum's size."""
 _FAILURE = 1e-6  # probability with which the bound on the other eigenvalues may fail
-_MAX_PRODUCTS_PER_NODE = 4  # without rounding, one per node would suffice; if more are needed, the block is widened
-_MAX_IDLE_STEPS = 25  # steps without progress after which only rounding is left
+_MAX_PRODUCTS_PER_NODE = 4  # the block is widened if more are needed; without rounding, one per node would suffice
+_MAX_IDLE_STEPS = 25  # number of steps without progress after which iterations stop, since only rounding is left
 _ROUNDING_STEPS = 3  # the same if residuals are already small
 
 
@@ -27,11 +27,16 @@ def converge(method: FilteredSubspaceIteration, tol: float) -> tuple[FilteredSub
     state : FilteredSubspaceState
         The last iterate.
     bound : float
-        Upper bound on all eigenvalues beyond the first s, except with probability 1e-6.
+        Upper bound on all eigenvalues except the first s, which holds except with probability 1e-6.
     s : int
-        Number of columns, at least k, whose span is proven to be invariant.
+        Number of leading Ritz values, at least k, up to the end of the cluster that contains the k-th.
     products : int
-        Products with the matrix.
+        Number of products with the matrix, including those for the bound.
+
+    Raises
+    ------
+    ParameterError
+        If ``tol`` is not between 0 and 1.
     """
     check("tol", tol, Real(0.0, 1.0))
     state, probing = method.init(), 0
@@ -41,7 +46,7 @@ def converge(method: FilteredSubspaceIteration, tol: float) -> tuple[FilteredSub
         probing += more
         if bound < float(state.theta[s - 1]) or not method.may_widen(state):
             return state, bound, s, state.products + probing
-        state = method.widened(state)  # there may be more eigenvalues among those found
+        state = method.widened(state)  # an eigenvalue above the s-th Ritz value may have been missed
 
 
 def _iterate(
@@ -53,10 +58,10 @@ def _iterate(
         scale = method.scale(state)
         s = end_of_cluster(state.theta, method.k)
         drop = float(state.theta[s - 1] - state.theta[s]) if s < state.theta.size else np.inf
-        worst, together = float(state.r[:s].max()), drop <= EQUAL * scale
-        accuracy = max(tol * (scale if together else min(drop, scale)), 4.0 * EPS * scale)
+        worst, no_gap = float(state.r[:s].max()), drop <= EQUALITY_TOLERANCE * scale
+        accuracy = max(tol * (scale if no_gap else min(drop, scale)), 4.0 * EPS * scale)
         slow = state.t > 1 and method.remaining_products(state, accuracy) > _MAX_PRODUCTS_PER_NODE * method.size
-        if (together or slow) and method.may_widen(state):
+        if (no_gap or slow) and method.may_widen(state):
             state, best, idle = method.widened(state), np.inf, 0
             continue
         idle = idle + 1 if worst > 0.5 * best else 0
@@ -79,10 +84,14 @@ def bound_on_others(theta: Array, r: Array, n: int, s: int, bound: float) -> flo
 
 
 def sine_bound(state: FilteredSubspaceState, n: int, s: int, bound: float, rounding: float) -> float:
-    """Return ``‖R‖/(θ_n − μ)`` (Davis & Kahan), with μ the bound on other eigenvalues, rounding included in both."""
+    """Bound the sine of the angle between the first n Ritz vectors and the eigenvectors; inf if unproven.
+
+    The bound of Davis and Kahan is ``‖R‖/(θ_n − μ)``, with μ the bound on all other eigenvalues; both include
+    ``rounding``.
+    """
     if n == 0:
         return 0.0  # the known eigenvector is exact
     length = float(np.sqrt(np.square(state.r[:n]).sum())) + rounding
-    apart = float(state.theta[n - 1]) - bound_on_others(state.theta, state.r, n, s, bound) - rounding
-    known = bound < float(state.theta[s - 1] - state.r[:s].max())
-    return length / apart if known and apart > 0.0 else np.inf
+    gap = float(state.theta[n - 1]) - bound_on_others(state.theta, state.r, n, s, bound) - rounding
+    proven = bound < float(state.theta[s - 1] - state.r[:s].max())
+    return length / gap if proven and gap > 0.0 else np.inf

@@ -1,8 +1,8 @@
 """Eigenvectors of graphs that agents know only locally: the network itself, or a data graph partitioned over it.
 
-Each agent learns the entries of its own nodes, and eigenvalues, residuals and bounds that are the same at every agent.
-It knows only its own block and its neighbours: a product takes one round with them, and small matrices are summed over
-a spanning tree that the agents grow themselves (:mod:`deepca.network.trees`).
+Each agent learns the entries of the eigenvectors at its nodes, and eigenvalues, residuals and bounds that are the same
+at every agent. An agent knows only its block and its neighbours: a product takes one round with the neighbours, and
+small matrices are summed over a spanning tree that the agents grow themselves (:mod:`deepca.network.trees`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, OneOf, check
 from deepca.algorithms.partitioned_rows import FilteredSubspaceIteration
-from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
-from deepca.consensus.rates import first_rounds
 from deepca.decomposition.spectral.block_rows import BlockRows
-from deepca.decomposition.spectral.blocks import GraphBlock, Matrix, network_blocks, partition_graph
-from deepca.decomposition.spectral.convergence import EQUAL, bound_on_others, converge, gap_behind, sine_bound
-from deepca.errors import GapError, ParameterError, TopologyError
+from deepca.decomposition.spectral.blocks import GraphBlock, GraphMatrix, network_blocks, partition_graph
+from deepca.decomposition.spectral.convergence import (
+    EQUALITY_TOLERANCE,
+    bound_on_others,
+    converge,
+    gap_behind,
+    sine_bound,
+)
+from deepca.decomposition.spectral.gossip_spectrum import GossipSpectrum, LocalMixing, lambda2, local_mixing
+from deepca.errors import GapError, ParameterError
 from deepca.network.base import Network
 from deepca.network.traffic import Traffic
 from deepca.network.trees import SpanningTree
@@ -44,9 +49,9 @@ __all__ = [
     "partition_graph",
 ]
 
-Which = Literal["smallest", "largest"]
+SpectrumEnd = Literal["smallest", "largest"]
 _Number = TypeVar("_Number", bound=np.generic)
-_ROUNDING = 8.0 * EPS  # relative to the spectrum's size: error of sums of weights, roots of degrees and products
+_ROUNDING = 8.0 * EPS  # error of sums of weights, roots of degrees and products, relative to the spectrum's size
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +63,9 @@ class GraphEigenpairs:
     values : array of shape (k,)
         Eigenvalues, outermost first.
     vectors : tuple of array
-        For each local agent ``(nodes, k)``; columns are orthonormal over the whole network.
+        One array ``(nodes, k)`` per local agent; columns are orthonormal over the whole network.
     residuals : array of shape (k,)
-        ``‖M x_i − θ_i x_i‖``; an eigenvalue lies within that distance of each value.
+        ``‖M x_i − θ_i x_i‖``; at least one eigenvalue lies within this distance of each value.
     gap : float
         Distance from the k-th value to the next one found; inf if no other was found.
     next_bound : float
@@ -88,51 +93,13 @@ class GraphEigenpairs:
         return bool(np.isfinite(self.error))
 
 
-@dataclass(frozen=True)
-class GossipSpectrum:
-    """λ₂ and λ_min of the gossip matrix 𝐋, the same at every agent.
-
-    Parameters
-    ----------
-    lambda2, lambda_min : float
-        Second largest and smallest eigenvalue.
-    error : float
-        Distance from each of the two within which an eigenvalue lies.
-    proven : bool
-        Whether no eigenvalue lies farther out by more than 1e-10, except with probability 1e-6.
-    n_agents : int
-        Number of agents, as counted over the tree.
-    depth : int
-        Depth of the spanning tree; no two agents are farther apart than twice the depth.
-    rounds : int
-        Number of rounds of all kinds.
-    """
-
-    lambda2: float
-    lambda_min: float
-    error: float
-    proven: bool
-    n_agents: int
-    depth: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class LocalMixing:
-    """FastMix's η and a number of rounds K to begin with, found without global knowledge of the graph."""
-
-    spectrum: GossipSpectrum
-    eta: float
-    rounds: int
-
-
 def graph_eigenvectors(
     blocks: Sequence[GraphBlock],
     network: Network,
     k: int,
     *,
-    matrix: Matrix = "laplacian",
-    which: Which = "smallest",
+    matrix: GraphMatrix = "laplacian",
+    which: SpectrumEnd = "smallest",
     tol: float = 1e-12,
     seed: int = 0,
 ) -> GraphEigenpairs:
@@ -141,9 +108,9 @@ def graph_eigenvectors(
     Parameters
     ----------
     blocks : sequence of GraphBlock
-        Blocks of the local agents, in order: all of them in a simulator, one at a single agent.
+        Blocks of the local agents, in order: those of all agents in a simulator, one at a single agent.
     network : Network
-        Network in which agents that share an edge are linked.
+        Network in which two agents are linked if an edge joins their nodes.
     k : int
         Number of eigenpairs.
     matrix : {"laplacian", "normalized", "adjacency"}
@@ -164,8 +131,12 @@ def graph_eigenvectors(
 
     Raises
     ------
-    AsymmetricError, DisconnectedError, TopologyError
-        If the graph cannot be used; the message names an edge or two nodes.
+    ParameterError
+        If ``k``, ``matrix``, ``which`` or ``tol`` is invalid.
+    AsymmetricError, DisconnectedError
+        If the two weights of an edge differ, or the graph is disconnected and ``matrix`` is a Laplacian.
+    TopologyError
+        If an edge joins nodes of two agents that are not linked.
     GapError
         If eigenvalues k and k + 1 are equal, so that the k vectors are not unique.
 
@@ -185,7 +156,7 @@ def graph_eigenvectors(
 
 
 def prepare(
-    blocks: Sequence[GraphBlock], network: Network, k: int, *, matrix: Matrix, which: Which
+    blocks: Sequence[GraphBlock], network: Network, k: int, *, matrix: GraphMatrix, which: SpectrumEnd
 ) -> tuple[BlockRows, SpanningTree]:
     """Check the graph; return the rows of its matrix and a spanning tree for sums."""
     check("which", which, OneOf("smallest", "largest"))
@@ -197,7 +168,7 @@ def prepare(
 
 
 def compute_eigenpairs(
-    rows: BlockRows, tree: SpanningTree, k: int, *, which: Which, tol: float, seed: int
+    rows: BlockRows, tree: SpanningTree, k: int, *, which: SpectrumEnd, tol: float, seed: int
 ) -> tuple[GraphEigenpairs, Array]:
     """Return eigenvalues with their bounds, and the vectors as one array ``(*B, n, k)``."""
     known = rows.constant if which == "smallest" else None
@@ -207,7 +178,7 @@ def compute_eigenpairs(
     state, bound, s, products = converge(method, tol)
     theta, r, rounding = state.theta, state.r, _ROUNDING * method.scale(state)
     if n > 0:
-        _check_gap(sign * unit * theta, n, method, unit * EQUAL * method.scale(state))
+        _check_gap(sign * unit * theta, n, method, unit * EQUALITY_TOLERANCE * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
     found = GraphEigenpairs(
         values=np.concatenate([np.zeros(first), sign * unit * theta[:n]]),
@@ -223,16 +194,21 @@ def compute_eigenpairs(
 
 
 def fiedler(
-    blocks: Sequence[GraphBlock], network: Network, *, matrix: Matrix = "laplacian", tol: float = 1e-12, seed: int = 0
+    blocks: Sequence[GraphBlock],
+    network: Network,
+    *,
+    matrix: GraphMatrix = "laplacian",
+    tol: float = 1e-12,
+    seed: int = 0,
 ) -> tuple[float, tuple[Array, ...]]:
     """Compute the algebraic connectivity and the Fiedler vector: the second smallest eigenpair of a Laplacian.
 
     Parameters
     ----------
     blocks : sequence of GraphBlock
-        Blocks of the local agents.
+        Blocks of the local agents, in order.
     network : Network
-        Network in which agents that share an edge are linked.
+        Network in which two agents are linked if an edge joins their nodes.
     matrix : {"laplacian", "normalized"}
         D − W or I − D^{−1/2} W D^{−1/2}.
     tol : float
@@ -245,10 +221,14 @@ def fiedler(
     connectivity : float
         The second smallest eigenvalue.
     entries : tuple of array
-        For each local agent, the entries of its nodes.
+        For each local agent, the entries of the vector at its nodes.
 
     Raises
     ------
+    ParameterError
+        If ``matrix`` is not a Laplacian, or ``tol`` is invalid.
+    AsymmetricError, DisconnectedError, TopologyError
+        If the graph cannot be used, as for :func:`graph_eigenvectors`.
     GapError
         If the vector is not unique, as on a ring; :func:`graph_eigenvectors` computes all vectors of that eigenvalue.
 
@@ -267,100 +247,10 @@ def fiedler(
     return float(found.values[1]), tuple(x[:, 1] for x in found.vectors)
 
 
-def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpectrum:
-    """Compute λ₂ and λ_min of the network's gossip matrix 𝐋, each agent using only its own row.
-
-    Parameters
-    ----------
-    network : Network
-        The network; its links must be symmetric and fixed.
-    tol : float
-        Acceptable sine of the angle to the true eigenvectors, as far as rounding allows.
-    seed : int
-        Seed of the random start, the same at every agent.
-
-    Returns
-    -------
-    GossipSpectrum
-        Both eigenvalues with their error bound, the same at every agent.
-
-    Raises
-    ------
-    TopologyError
-        If the network is directed or time-varying, so it has no single symmetric 𝐋.
-
-    Examples
-    --------
-    >>> import deepca
-    >>> found = lambda2(deepca.SimulatedNetwork(deepca.topology.ring(8)))
-    >>> abs(found.lambda2 - deepca.topology.ring(8).lambda2) < 1e-10
-    True
-    """
-    if not network.topology.static_undirected:
-        raise TopologyError(
-            f"{network.topology.name} is directed or time-varying, so it has no single symmetric 𝐋 with a λ₂; give a "
-            "fixed, undirected network",
-            parameter="network",
-        )
-    before = network.traffic
-    tree = SpanningTree.grow(network)
-    if tree.n_agents == 1:
-        return GossipSpectrum(0.0, 1.0, 0.0, True, 1, 0, 0)
-    ends = []
-    for sign in (1.0, -1.0):
-        rows = _GossipRows(network, sign)
-        method = FilteredSubspaceIteration(
-            rows, tree, 1, known=np.ones(rows.numbers.shape), known_value=sign, seed=seed
-        )
-        state, bound, _, _ = converge(method, tol)
-        ends.append(
-            (
-                sign * float(state.theta[0]),
-                float(state.r[0]),
-                bool(bound <= state.theta[0] + EQUAL * method.scale(state)),
-            )
-        )
-    (second, r2, top), (lowest, r1, bottom) = ends
-    rounds = _rounds_since(network, before)
-    return GossipSpectrum(second, lowest, max(r1, r2), top and bottom, tree.n_agents, tree.depth, rounds)
-
-
-def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1e-12) -> LocalMixing:
-    """Compute FastMix's η and a K to begin with, each agent using only its own row of 𝐋.
-
-    With this K, tracking converges for every spectrum between λ_min and λ₂
-    (:func:`deepca.consensus.rates.first_rounds`); knowing all eigenvalues may allow fewer rounds.
-    :meth:`Neighbourhood.knowing` makes the spectrum available to a run.
-    """
-    spectrum = lambda2(network, tol=tol)
-    agent = int(network.local.ravel()[0])
-    view = Neighbourhood.of(network.topology, agent).with_spectrum_of(spectrum)
-    chosen = FastMix() if mixer is None else mixer
-    chosen.check(view)
-    return LocalMixing(spectrum, fastmix_eta(view.lambda2), first_rounds(chosen, view))
-
-
 def gather_parts(blocks: Sequence[GraphBlock], parts: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
-    """Join the entries of all agents' blocks in the order of node numbers, in a process that has all of them."""
+    """Join the entries at all nodes, in the order of node numbers, in a process that has the blocks of all agents."""
     numbers = np.concatenate([block.nodes for block in blocks])
     return np.asarray(np.concatenate(list(parts))[np.argsort(numbers)])
-
-
-class _GossipRows:
-    """𝐋 or −𝐋 with one row per agent; a product is one round of gossip."""
-
-    def __init__(self, network: Network, sign: float) -> None:
-        self.network, self._sign = network, sign
-        self.numbers: npt.NDArray[np.int64] = network.local[..., None].astype(np.int64)
-        own = network.topology.gossip_sparse[network.local.ravel(), :]
-        middle = sign * network.topology.gossip_sparse.diagonal()[network.local]
-        row_sums: Array = np.asarray(abs(own).sum(axis=1), dtype=np.float64)
-        reach = row_sums.reshape(network.batch) - np.abs(middle)
-        self.lowest = float(network.reduce(middle - reach, "min"))
-
-    def product(self, X: Array, /) -> Array:
-        """Multiply by one round of gossip."""
-        return self._sign * self.network.gossip(X)
 
 
 def _check_gap(values: Array, n: int, method: FilteredSubspaceIteration, equal: float) -> None:
@@ -369,18 +259,19 @@ def _check_gap(values: Array, n: int, method: FilteredSubspaceIteration, equal: 
         return
     same, first = np.flatnonzero(np.abs(values - values[n - 1]) <= equal), method.size - method.free
     low, high = int(same[0]) + first, int(same[-1]) + first + 1
-    more = " or more" if same[-1] + 1 == values.size < method.free else ""
-    fewer = f"k = {low} or " if low > 0 else ""
+    truncated = same[-1] + 1 == values.size < method.free  # more eigenvalues may be equal to these
+    last, larger = (f"at least {high}", f"k ≥ {high}") if truncated else (str(high), f"k = {high}")
+    smaller = f"k = {low} or " if low > 0 else ""
     raise GapError(
-        f"eigenvalues {low + 1} to {high}{more} are all {values[n - 1]:.6g}, so the first {n + first} eigenvectors are "
-        f"not unique; ask for {fewer}k = {high}{more}",
+        f"eigenvalues {low + 1} to {last} are equal ({values[n - 1]:.6g}), so the first {n + first} eigenvectors are "
+        f"not unique; ask for {smaller}{larger}",
         parameter="k",
         value=n + first,
     )
 
 
 def _oriented(network: Network, numbers: npt.NDArray[np.int64], X: Array) -> Array:
-    """Flip signs so that the largest entry of each column is positive; among equal ones, that of the first node."""
+    """Flip signs so that the largest entry of each column is positive; if several are, that of the first node."""
     size = np.abs(X)
     largest = network.reduce(size.max(axis=-2), "max")
     among = (size >= (1.0 - 1e-6) * largest) & (numbers >= 0)[..., None]

@@ -40,7 +40,7 @@ _GRACE = 5.0  # seconds to wait for the other ranks to fail for the same reason
 
 
 class MpiEngine(Engine):
-    """Engine that runs on all ranks of an MPI job.
+    """Engine that distributes the agents over the ranks of an MPI job.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class MpiEngine(Engine):
         self.rank, self.ranks = self._comm.rank, self._comm.size
         if comm is None and self.ranks == 1 and launched_ranks() > 1:
             raise NetworkError(
-                f"{launched_ranks()} processes were started, but MPI sees each of them alone: launcher and MPI library "
-                "do not match; use the mpiexec of the library that mpi4py found, or srun --mpi=pmix"
+                f"{launched_ranks()} processes were started, but each is the only rank that MPI finds: launcher and "
+                "MPI library do not match; use the mpiexec of the library that mpi4py found, or srun --mpi=pmix"
             )
         self._allreduce, self._timeout = allreduce, timeout
 
@@ -74,9 +74,11 @@ class MpiEngine(Engine):
         ends = np.cumsum(lengths)
         return [together[end - n : end].tobytes().decode() for n, end in zip(lengths, ends, strict=True)]
 
-    def network(self, topology: Topology, shares: Sequence[int] | None = None) -> Network:
+    def network(self, topology: Topology, agents_per_rank: Sequence[int] | None = None) -> Network:
         """Create an MpiNetwork."""
-        return MpiNetwork(topology, self._comm, shares=shares, allreduce=self._allreduce, timeout=self._timeout)
+        return MpiNetwork(
+            topology, self._comm, agents_per_rank=agents_per_rank, allreduce=self._allreduce, timeout=self._timeout
+        )
 
     def close(self, network: Network) -> None:
         """Free the communicators of the network."""
@@ -85,7 +87,7 @@ class MpiEngine(Engine):
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Re-raise an error that all ranks raise; if only some do, log it and abort the job.
+        """Raise an error again if all ranks fail; if only some do, log the error and abort the job.
 
         The other ranks may be waiting inside MPI for messages that will never come, and cannot be interrupted.
         """

@@ -1,4 +1,4 @@
-"""Pending reductions between ranks, and checks of how many agents each rank holds."""
+"""Reduce values over ranks, and check how agents are distributed over them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mpi4py import MPI
 from deepca._util.typing import Array
 from deepca._util.units import plural
 from deepca.errors import TopologyError
-from deepca.network.reductions import Op, Pending
+from deepca.network.reductions import Op, PendingReduction
 from deepca.topology.graph import Topology
 
-_under_way: set[Pending] = set()  # keeps their buffers alive, which MPI still writes to
+_under_way: set[PendingReduction] = set()  # keeps alive the buffers to which MPI still writes
 
 
-class PendingReduction(Pending):
+class NonblockingReduction(PendingReduction):
     """Minimum or maximum over all ranks, started by the constructor; reading the value waits for it."""
 
     def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
@@ -52,52 +52,62 @@ class PendingReduction(Pending):
         return np.asarray(found.reshape(self._shape))
 
 
-def agreed(comm: MPI.Intracomm, here: bool, op: MPI.Op = MPI.LAND) -> bool:
-    """Return whether a condition holds on all ranks; with ``MPI.LOR``, on any rank."""
-    found = np.array([here])
+def true_on_all_ranks(comm: MPI.Intracomm, condition: bool) -> bool:
+    """Return whether a condition holds on all ranks."""
+    return _reduced(comm, condition, MPI.LAND)
+
+
+def true_on_any_rank(comm: MPI.Intracomm, condition: bool) -> bool:
+    """Return whether a condition holds on at least one rank."""
+    return _reduced(comm, condition, MPI.LOR)
+
+
+def _reduced(comm: MPI.Intracomm, condition: bool, op: MPI.Op) -> bool:
+    found = np.array([condition])
     comm.Allreduce(MPI.IN_PLACE, found, op)
     return bool(found[0])
 
 
-def finish(pending: Sequence[Pending]) -> None:
-    """Wait for all pending reductions."""
+def finish(pending: Sequence[PendingReduction]) -> None:
+    """Wait until these reductions are complete."""
     for one in pending:
-        if isinstance(one, PendingReduction):
+        if isinstance(one, NonblockingReduction):
             one.finish()
 
 
 def rows_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return x as contiguous rows ``(m_local, n)``, in the order that all ranks use."""
+    """Flatten x to contiguous rows ``(m_local, n)``, in the same order on all ranks, whatever its memory layout."""
     return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
-def check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
-    """Raise TopologyError unless every rank holds at least one agent, and the ranks together hold all agents."""
+def check_agents_per_rank(agents_per_rank: tuple[int, ...], topology: Topology, ranks: int) -> None:
+    """Raise TopologyError unless every rank has at least one agent, and all agents are distributed."""
     m = topology.n_agents
-    if len(shares) != ranks:
+    if len(agents_per_rank) != ranks:
         raise TopologyError(
-            f"shares has {len(shares)} entries, but the job has {ranks} ranks; give one number per rank",
-            parameter="shares",
-            value=shares,
+            f"agents_per_rank has {len(agents_per_rank)} entries, but the job has {ranks} ranks; give one per rank",
+            parameter="agents_per_rank",
+            value=agents_per_rank,
         )
-    if m < ranks and min(shares, default=0) < 1:
+    if m < ranks and min(agents_per_rank, default=0) < 1:
         raise TopologyError(
             f"{topology.name} has {m} agent{plural(m)}, but the job has {ranks} ranks, and every rank needs "
             f"at least one agent; start {m} ranks or fewer (mpiexec -n {m})",
             parameter="topology",
             value=m,
         )
-    idle = [rank for rank, share in enumerate(shares) if share < 1]
+    idle = [rank for rank, agents in enumerate(agents_per_rank) if agents < 1]
     if idle:
         raise TopologyError(
-            f"rank {idle[0]} holds no agent; every rank needs at least one",
-            parameter=f"shares[{idle[0]}]",
-            value=shares[idle[0]],
+            f"agents_per_rank[{idle[0]}] = {agents_per_rank[idle[0]]}, but every rank needs at least one agent; give a "
+            "number above 0",
+            parameter=f"agents_per_rank[{idle[0]}]",
+            value=agents_per_rank[idle[0]],
         )
-    if sum(shares) != m:
+    if sum(agents_per_rank) != m:
         raise TopologyError(
-            f"the {ranks} ranks hold {sum(shares)} agents in total, but {topology.name} has {m}; change the number of "
-            "ranks, or of agents on each",
-            parameter="shares",
-            value=shares,
+            f"the {ranks} ranks have {sum(agents_per_rank)} agents in total, but {topology.name} has {m}; change the "
+            "number of agents on each rank",
+            parameter="agents_per_rank",
+            value=agents_per_rank,
         )

@@ -16,13 +16,13 @@ from scipy.linalg.blas import daxpy
 
 from deepca._util.typing import Array, Csr, csr
 
-__all__ = ["Datatypes", "FarRows", "Route"]
+__all__ = ["Datatypes", "RemoteRows", "Route"]
 
-FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
-"""Rows of agents on other ranks, in the order of a Route."""
-_MAX_DATATYPES = 32  # cached sets of data types, one per row size
-_MAX_DENSE = 64  # agents up to which weights are multiplied as a dense matrix
-_PIECE = 1 << 17  # numbers to process at a time, so that they stay in the cache
+RemoteRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
+"""Rows of agents on other ranks, in the order of ``Route.remote``."""
+_MAX_DATATYPES = 32  # number of cached sets of data types, one per row size
+_MAX_DENSE = 64  # largest number of agents for which weights are stored as a dense matrix
+_MAX_CACHED_NUMBERS = 1 << 17  # count of numbers to add at a time, so that they stay in the processor cache
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Datatypes:
 
 
 class Route:
-    """Messages of one rank in a round with given weights, and the weighted sums of what arrives.
+    """Messages of one rank in a round with given weights, and the weighted sums of the rows that arrive.
 
     Attributes
     ----------
@@ -42,89 +42,89 @@ class Route:
         Ranks with which this one exchanges rows.
     begins : list of int
         Position of the first row from each of these ranks among the rows received.
-    n_far : int
+    n_remote : int
         Number of rows received.
-    far : ndarray
-        Agents of the rows received.
+    remote : ndarray
+        Agents of the rows received, in that order.
     rows_sent : int
         Number of rows sent.
     messages : int
         Messages that local agents send, including those to agents on the same rank.
-    near : callable
-        Computes the part of ``weighted`` that comes from local agents.
+    weigh_local : callable
+        Computes the part of :meth:`weighted` that comes from local agents.
     """
 
     def __init__(
         self,
         own: Csr,
-        far: Csr,
+        remote: Csr,
         exchanged: dict[int, tuple[list[int], int]],
         messages: int,
         agents: npt.NDArray[np.int64],
     ) -> None:
-        self.far = agents
-        self._own: Array | Csr = own.toarray() if own.shape[0] <= _MAX_DENSE else own
-        self._far: Array | Csr = far.toarray() if far.shape[0] <= _MAX_DENSE >= far.shape[1] else far
-        self._far_weights: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
-        self.near: Callable[[npt.NDArray[Any]], Array] = partial(matmul, self._own)
-        if self._far_weights is not None:
-            self.near = partial(np.multiply, np.asarray(own.toarray()[0, 0]))
+        self.remote = agents
+        self._local: Array | Csr = own.toarray() if own.shape[0] <= _MAX_DENSE else own
+        self._remote: Array | Csr = remote.toarray() if remote.shape[0] <= _MAX_DENSE >= remote.shape[1] else remote
+        self._remote_weights: list[float] | None = remote.toarray()[0].tolist() if own.shape[0] == 1 else None
+        self.weigh_local: Callable[[npt.NDArray[Any]], Array] = partial(matmul, self._local)
+        if self._remote_weights is not None:
+            self.weigh_local = partial(np.multiply, np.asarray(own.toarray()[0, 0]))
         self.ranks = tuple(exchanged)
         self._rows = [rows for rows, _ in exchanged.values()]
         self._counts = [count for _, count in exchanged.values()]
         self.begins = [sum(self._counts[:i]) for i in range(len(self._counts))]
-        self.n_far, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
+        self.n_remote, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
         self._datatypes: dict[tuple[int, tuple[bool, ...]], Datatypes] = {}
 
     @classmethod
     def of(cls, weights: Csr, rank_of: npt.NDArray[np.int64], rank: int) -> Route:
-        """Return the route of a rank for given weights; ``rank_of`` maps agents to ranks."""
+        """Create the route of a rank for given weights; ``rank_of`` maps agents to ranks."""
         entries = sparse.coo_array(weights)
         used = (entries.row != entries.col) & (entries.data != 0.0)
         receivers, senders = entries.row[used], entries.col[used]
         mine, m = np.flatnonzero(rank_of == rank), rank_of.size
         comes = (rank_of[receivers] == rank) & (rank_of[senders] != rank)
         goes = (rank_of[senders] == rank) & (rank_of[receivers] != rank)
-        near = sorted({*rank_of[senders[comes]].tolist(), *rank_of[receivers[goes]].tolist()})
+        neighbours = sorted({*rank_of[senders[comes]].tolist(), *rank_of[receivers[goes]].tolist()})
         exchanged, order = {}, [np.empty(0, dtype=np.int64)]
-        for other in near:
+        for other in neighbours:
             wanted = np.unique(senders[comes & (rank_of[senders] == other)])
             given = np.unique(senders[goes & (rank_of[receivers] == other)]) - mine[0]
             exchanged[int(other)] = (given.tolist(), wanted.size)
             order.append(wanted)
         local = csr(weights)[mine]
-        far = np.concatenate(order)
+        remote = np.concatenate(order)
         messages = int(np.count_nonzero(rank_of[senders] == rank))
         empty = sparse.csr_array((mine.size, 0))
-        weighted = csr(local[:, far]) if m and far.size else csr(empty)
-        return cls(csr(local[:, mine]), weighted, exchanged, messages, far)
+        weighted = csr(local[:, remote]) if m and remote.size else csr(empty)
+        return cls(csr(local[:, mine]), weighted, exchanged, messages, remote)
 
-    def weighted(self, own: npt.NDArray[Any], far: FarRows) -> Array:
-        """Return ``Σ_i 𝐋_ji x_i`` for the local agents j, from their own rows and those of other ranks.
+    def weighted(self, own: npt.NDArray[Any], remote: RemoteRows) -> Array:
+        """Return the weighted sums ``Σ_i 𝐋_ji x_i`` for the local agents j, from local and remote rows.
 
         Rows are ``(m_local, n)``, or ``(n,)`` for a single agent.
         """
-        return self.add_far(self.near(own), far)
+        return self.add_remote(self.weigh_local(own), remote)
 
-    def add_far(self, y: Array, far: FarRows) -> Array:
-        """Add the weighted rows of other ranks to the result y of ``near``, in place, and return it."""
-        if self._far_weights is None:
-            if len(far):
-                y += self._far @ np.asarray(far)
+    def add_remote(self, y: Array, remote: RemoteRows) -> Array:
+        """Add the weighted remote rows to the result y of ``weigh_local``, in place, and return y."""
+        if self._remote_weights is None:
+            if len(remote):
+                y += self._remote @ np.asarray(remote)
             return y
         flat, n = y.ravel(), y.size
-        if 0 < n <= _PIECE:  # BLAS rejects empty arrays
-            for weight, other in zip(self._far_weights, far):  # noqa: B905 - the strict check takes longer than the addition
+        if 0 < n <= _MAX_CACHED_NUMBERS:  # BLAS rejects empty arrays
+            for weight, other in zip(self._remote_weights, remote):  # noqa: B905 - the check takes too long
                 daxpy(other, flat, n, weight)
             return y
-        for begin in range(0, n, _PIECE):  # so that the sum stays in the cache
-            piece = flat[begin : begin + _PIECE]
-            for weight, other in zip(self._far_weights, far, strict=True):
-                daxpy(other[begin : begin + _PIECE], piece, piece.size, weight)
+        for begin in range(0, n, _MAX_CACHED_NUMBERS):  # so that the sum stays in the cache
+            piece = flat[begin : begin + _MAX_CACHED_NUMBERS]
+            for weight, other in zip(self._remote_weights, remote, strict=True):
+                daxpy(other[begin : begin + _MAX_CACHED_NUMBERS], piece, piece.size, weight)
         return y
 
     def datatypes(self, row: int, signals: tuple[bool, ...] = ()) -> Datatypes:
-        """Return the data types for rows of ``row`` bytes; for the ranks marked in ``signals``, those of one byte."""
+        """Return the data types for rows of ``row`` bytes; for ranks marked in ``signals``, those for one byte."""
         found = self._datatypes.get((row, signals))
         if found is None:
             if len(self._datatypes) >= _MAX_DATATYPES:
@@ -133,7 +133,7 @@ class Route:
         return found
 
     def _create(self, row: int, signals: tuple[bool, ...]) -> Datatypes:
-        """Create and commit the data types."""
+        """Create and commit data types."""
         sent, received = [], []
         for rows, count, signal in zip(self._rows, self._counts, signals, strict=True):
             size = 1 if signal else row

@@ -18,30 +18,30 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from deepca.engines.mpi.requests import agreed
+from deepca.engines.mpi.requests import true_on_all_ranks, true_on_any_rank
 
 __all__ = ["SharedRows", "Slot"]
 
-_SLOTS = 2  # a neighbour may still read the row of the previous round, but not of the one before
+_SLOTS = 2  # a neighbour may still read the row of the previous round, but not an older one
 _SHARED = Path("/dev/shm")  # noqa: S108 - the folder of shared memory on Linux
-_PAGE = 4096  # bytes; the length of a slot is a multiple of it
-_MAX_LENGTHS = 32  # row lengths for which views are cached
-_TOKEN_BYTES = 8  # random bytes in file names
+_PAGE = 4096  # the length of a slot in bytes is a multiple of this
+_MAX_LENGTHS = 32  # number of row lengths for which views are cached
+_TOKEN_BYTES = 8  # number of random bytes in file names
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Views of rows of one length in one round: this rank's, and its neighbours' (None on other machines)."""
+    """Views of the rows of one round: that of this rank, and those of its neighbours (None on other machines)."""
 
     own: npt.NDArray[Any]
     others: tuple[npt.NDArray[Any] | None, ...]
 
 
 class SharedRows:
-    """One row per rank and round, read by neighbours on the same machine.
+    """Rows in shared memory, one per rank and round, which neighbours on the same machine read.
 
-    Neighbours must exchange a message between :meth:`put` and reading. In every round that uses shared memory, each
-    rank must receive a message from every neighbour, so that no neighbour still reads the row that it overwrites.
+    Neighbours must exchange a message after :meth:`put` and before they read. In every round that uses shared memory,
+    each rank must receive a message from every neighbour, so that none still reads the row that the rank overwrites.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class SharedRows:
 
     Attributes
     ----------
-    refused : bool
-        Whether shared memory cannot be used, because no two neighbours are on the same machine or memory is short; the
-        same on all ranks.
+    unavailable : bool
+        Whether shared memory cannot be used, because the system has none, no two neighbours are on the same machine, or
+        memory is short; the same on all ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, neighbors: Sequence[int], node: MPI.Intracomm | None = None) -> None:
@@ -67,7 +67,7 @@ class SharedRows:
         here.Free()
         self._on_machine = set(ranks.tolist()).intersection(neighbors)
         self._neighbors = tuple(neighbors)
-        self.unavailable = not _SHARED.is_dir() or not agreed(comm, bool(self._on_machine), MPI.LOR)
+        self.unavailable = not _SHARED.is_dir() or not true_on_any_rank(comm, bool(self._on_machine))
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
         self._slots: dict[int, tuple[Slot, ...]] = {}
         self._length = self._turn = 0
@@ -79,7 +79,7 @@ class SharedRows:
     def put(self, row: npt.NDArray[Any]) -> Slot | None:
         """Write this rank's row for a new round, and return views of it and of the neighbours' rows.
 
-        Return None if shared memory cannot be used; the same on all ranks.
+        Return None on all ranks if shared memory cannot be used.
         """
         slots = self._slots.get(row.nbytes)
         if slots is None or slots[0].own.dtype is not row.dtype:
@@ -122,10 +122,10 @@ class SharedRows:
         return Slot(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
-        """Map files that disappear with the last process that uses them, however it ends.
+        """Allocate memory in files that disappear with the last process that uses them, however that process ends.
 
-        A file is empty while it has a name. Once the neighbours have opened it, its name is removed, and only then is
-        memory allocated.
+        As long as a file has a name, it is empty. Its name is removed once the neighbours have opened the file, and
+        only then is memory allocated.
         """
         token = np.zeros(_TOKEN_BYTES, dtype=np.uint8)
         if self._comm.rank == 0:
@@ -137,19 +137,19 @@ class SharedRows:
             own, here = _path(token, self._comm.rank), self._comm.rank
             with suppress(OSError):
                 files[here] = _open(own, new=True)
-            made = agreed(self._comm, bool(files))
+            made = true_on_all_ranks(self._comm, bool(files))
             if made:
                 with suppress(OSError):
                     files |= {rank: _open(_path(token, rank), new=False) for rank in self._on_machine}
-            opened = agreed(self._comm, made and len(files) == len(self._on_machine) + 1)
+            opened = true_on_all_ranks(self._comm, made and len(files) == len(self._on_machine) + 1)
             own.unlink(missing_ok=True)
-            if agreed(self._comm, opened and _allocate(files[here], length * _SLOTS)):
+            if true_on_all_ranks(self._comm, opened and _allocate(files[here], length * _SLOTS)):
                 with suppress(OSError):
                     found = {rank: _map(file, length * _SLOTS) for rank, file in files.items()}
         finally:
             for file in files.values():
                 os.close(file)
-        if agreed(self._comm, len(found) == len(self._on_machine) + 1):
+        if true_on_all_ranks(self._comm, len(found) == len(self._on_machine) + 1):
             self._slots.clear()
             self._memory, self._length = found, length
         else:
@@ -167,7 +167,7 @@ def _open(path: Path, *, new: bool) -> int:
 
 
 def _allocate(file: int, length: int) -> bool:
-    """Reserve the memory of a file; return False if it is short, rather than be killed by a signal later."""
+    """Reserve the memory of a file; return False if too little is free, which would cause a fatal signal later."""
     try:
         os.posix_fallocate(file, 0, length)
     except OSError:

@@ -16,7 +16,7 @@ __all__ = ["Watchdog"]
 
 _logger = logging.getLogger(__name__)
 
-_CHECKS_PER_TIMEOUT = 20  # so that a wait exceeds the timeout by at most a tenth
+_CHECKS_PER_TIMEOUT = 20  # number of checks per timeout, so that a wait exceeds the timeout by at most a tenth
 _MAX_PAUSE = 60.0  # seconds between two checks, so that no sleep overflows
 _EXIT_CODE = 1
 
@@ -24,7 +24,7 @@ _EXIT_CODE = 1
 class Watchdog:
     """Thread that ends the process if a single wait exceeds a timeout; the launcher then ends the other ranks.
 
-    Nothing gentler works, since a rank inside an MPI call cannot be interrupted.
+    The process cannot raise an error instead, since an MPI call cannot be interrupted.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class Watchdog:
     Attributes
     ----------
     turns : int
-        Incremented when a wait begins and when it ends, so odd during a wait. Reading a clock in every round would be
-        too slow.
+        Number of waits that have begun plus number of waits that have ended, so odd during a wait. Reading a clock in
+        every round would be too slow.
     awaited_ranks : sequence of int or str
         The ranks that the current wait is for.
     """
@@ -62,10 +62,10 @@ class Watchdog:
         """Stop watching."""
         self._over.set()
         if self._watch.is_alive():
-            self._watch.join()  # so that it does not run while the interpreter shuts down
+            self._watch.join()  # so that the thread does not run while the interpreter shuts down
 
     def waiting(self, whom: Sequence[int] | str) -> Watchdog:
-        """Return a context manager for a wait for ``whom``."""
+        """Return a context manager for a wait for these ranks, or for what a text describes."""
         self.awaited_ranks = whom
         return self
 

@@ -53,7 +53,7 @@ class Baseline:
         All eigenvalues of that mean, descending.
     graph : Topology
         The paper's graph.
-    static : Run
+    paper_run : Run
         DeEPCA with FastMix on that graph.
     """
 
@@ -77,8 +77,8 @@ def baseline_of(setting: Setting) -> Baseline:
     values, vectors = scipy.linalg.eigh(A.mean())
     U = np.ascontiguousarray(vectors[:, ::-1][:, : setting.k])
     graph = graph_of("paper", paper.agents, 0)
-    static = run_deepca(setting, A, U, graph, FastMix(rounds=ROUNDS))
-    return Baseline(setting, A, U, values[::-1].copy(), graph, static)
+    paper_run = run_deepca(setting, A, U, graph, FastMix(rounds=ROUNDS))
+    return Baseline(setting, A, U, values[::-1].copy(), graph, paper_run)
 
 
 def run_deepca(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mixer) -> Run:

@@ -22,73 +22,77 @@ from deepca.topology.graph import Topology
 
 __all__ = ["EXTENSIONS", "describe_runs", "judge_extensions", "run_with_gossip", "verdict_of_runs"]
 
-_MEETING_ROUNDS = (5, 20)
+_PAIRWISE_ROUNDS = (5, 20)
 _DIRECTED_RING_SIZE = 12  # agents of the directed ring on which FastMix is shown to diverge
 
 
 def judge_extensions(setting: Setting) -> list[Claim]:
     """Judge each of :data:`EXTENSIONS`, or return one unjudged claim if the runs are too short."""
-    ground = baseline_of(setting)
-    if ground.paper_run.iterations is None:
+    baseline = baseline_of(setting)
+    if baseline.paper_run.iterations is None:
         return [
             Claim(
+                "extensions",
                 "Remarks 3 and 4",
                 f"{setting.data}: extensions of the method.",
                 f"{setting.base.iterations} iterations are too few: even the paper's own case ends at "
-                f"{ground.paper_run.end:.0e}, above {ACCURACY:.0e}.",
+                f"{baseline.paper_run.end:.0e}, above {ACCURACY:.0e}.",
                 "not judged",
                 "Allow more iterations, or choose a k with a larger gap.",
             )
         ]
-    return [claim(ground) for claim in EXTENSIONS]
+    return [judge(baseline) for judge in EXTENSIONS]
 
 
 # --------------------------------------------------------------------------------- Remark 3: other kinds of averaging
 
 
-def directed_graphs(ground: Baseline) -> Claim:
+def directed_graphs(baseline: Baseline) -> Claim:
     """Judge whether DeEPCA converges as fast on directed graphs, with push-sum gossip."""
-    m = ground.A.n_local
+    m = baseline.A.n_local
     digraphs = [directed.random_digraph(m, 0.5, seed=0), directed.random_digraph(m, 0.1, seed=0)]
-    runs = run_with_gossip(ground, [*digraphs, directed.exponential(m)])
+    runs = run_with_gossip(baseline, [*digraphs, directed.exponential(m)])
     return Claim(
+        "directed",
         "Remark 3, Section 6",
         "Any averaging with a small enough ρ is sufficient, so the results extend to directed graphs.",
-        describe_runs(ground, runs),
-        verdict_of_runs(ground, runs),
+        describe_runs(baseline, runs),
+        verdict_of_runs(baseline, runs),
         "With column-stochastic weights, which out-degrees alone determine, and plain averages. FastMix itself does "
         f"not carry over: on a directed ring of {_DIRECTED_RING_SIZE} agents its recurrence grows by "
         f"{_fastmix_growth():.2f} per round.",
     )
 
 
-def changing_networks(ground: Baseline) -> Claim:
+def changing_networks(baseline: Baseline) -> Claim:
     """Judge whether DeEPCA converges as fast on networks whose links change in every round."""
-    m = ground.A.n_local
-    networks = [time_varying.failing(ground.graph, 0.5, seed=0), time_varying.matchings(ground.graph, seed=0)]
-    runs = run_with_gossip(ground, [*networks, time_varying.one_peer(m)])
+    m = baseline.A.n_local
+    networks = [time_varying.failing(baseline.graph, 0.5, seed=0), time_varying.matchings(baseline.graph, seed=0)]
+    runs = run_with_gossip(baseline, [*networks, time_varying.one_peer(m)])
     return Claim(
+        "time-varying",
         "Remark 3 (“etc.”)",
         "The results extend to networks whose links change from round to round.",
-        describe_runs(ground, runs),
-        verdict_of_runs(ground, runs),
+        describe_runs(baseline, runs),
+        verdict_of_runs(baseline, runs),
         "With averages that preserve the sum in every round and do not depend on earlier rounds.",
     )
 
 
-def gossip_models(ground: Baseline) -> Claim:
+def gossip_models(baseline: Baseline) -> Claim:
     """Judge whether DeEPCA converges as fast if one pair of neighbours communicates at a time."""
     runs = {
-        f"pairwise gossip, {K} rounds ({pairs_in_rounds(K, ground.A.n_local)} exchanges)": run_deepca(
-            ground.setting, ground.A, ground.U, ground.graph, Pairwise(rounds=K)
+        f"pairwise gossip, {K} rounds ({pairs_in_rounds(K, baseline.A.n_local)} exchanges)": run_deepca(
+            baseline.setting, baseline.A, baseline.U, baseline.graph, Pairwise(rounds=K)
         )
-        for K in _MEETING_ROUNDS
+        for K in _PAIRWISE_ROUNDS
     }
     return Claim(
+        "gossip model",
         "Remark 3",
         "The results extend to gossip models, in which one pair of neighbours wakes at a time.",
-        describe_runs(ground, runs),
-        verdict_of_runs(ground, runs),
+        describe_runs(baseline, runs),
+        verdict_of_runs(baseline, runs),
         "K rounds are K m/2 exchanges, so an agent sends K messages per iteration on average.",
     )
 
@@ -105,18 +109,18 @@ EXTENSIONS: tuple[Callable[[Baseline], Claim], ...] = (
 # ------------------------------------------------------------------------------------------------------------- runs
 
 
-def run_with_gossip(ground: Baseline, networks: Sequence[Topology]) -> dict[str, Run]:
+def run_with_gossip(baseline: Baseline, networks: Sequence[Topology]) -> dict[str, Run]:
     """Run DeEPCA on each network, with as many rounds of plain gossip as the paper's case has of FastMix."""
     mix = Gossip(rounds=ROUNDS)
-    return {place.name: run_deepca(ground.setting, ground.A, ground.U, place, mix) for place in networks}
+    return {place.name: run_deepca(baseline.setting, baseline.A, baseline.U, place, mix) for place in networks}
 
 
-def describe_runs(ground: Baseline, runs: Mapping[str, Run]) -> str:
+def describe_runs(baseline: Baseline, runs: Mapping[str, Run]) -> str:
     """Describe the runs, the paper's case first."""
-    parts = [_described("the paper's graph, FastMix", ground.paper_run)]
+    parts = [_described("the paper's graph, FastMix", baseline.paper_run)]
     parts += [_described(name, run) for name, run in runs.items()]
     return (
-        f"{ground.about}, K = {ROUNDS} unless stated, iterations until the worst agent is at most "
+        f"{baseline.about}, K = {ROUNDS} unless stated, iterations until the worst agent is at most "
         f"{ACCURACY:.0e} from scipy's eigenvectors (rounds; final error): {'; '.join(parts)}."
     )
 
@@ -127,12 +131,15 @@ def _described(name: str, run: Run) -> str:
     return f"{name}: {run.iterations} ({run.rounds:,}; {run.end:.0e})"
 
 
-def verdict_of_runs(ground: Baseline, runs: Mapping[str, Run]) -> Verdict:
-    """Judge whether all runs take at most 10 % and 2 more iterations than the paper's own case."""
+def verdict_of_runs(baseline: Baseline, runs: Mapping[str, Run]) -> Verdict:
+    """Judge whether all runs take at most 10 % + 2 more iterations than the paper's own case.
+
+    The verdict is "differs" if no run converges, and "partly" if some runs do not converge or take longer.
+    """
     needed = [run.iterations for run in runs.values()]
-    if ground.paper_run.iterations is None or None in needed:
+    if baseline.paper_run.iterations is None or None in needed:
         return "differs" if set(needed) == {None} else "partly"
-    most = 1.1 * ground.paper_run.iterations + 2
+    most = 1.1 * baseline.paper_run.iterations + 2
     return "holds" if all(count is not None and count <= most for count in needed) else "partly"
 
 

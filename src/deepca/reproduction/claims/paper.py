@@ -20,10 +20,10 @@ __all__ = ["claim_cells", "judge"]
 
 Outcomes = Mapping[Cell, Outcome]
 _ALIGNMENTS: tuple[Alignment, ...] = ("sign-adjust", "qr", "polar", "none")
-_SPREADS, _SPREAD_ROUNDS, _SPREAD_DRAWS = (0.0, 1.0, 16.0), (1, 2, 3, 5), range(2)  # of the claim on heterogeneity
-_SIGN_DRAWS = range(8)  # of the claim on SignAdjust
+# cells for the claims on heterogeneity and on SignAdjust
+_SPREADS, _SPREAD_ROUNDS, _SPREAD_DRAWS, _SIGN_DRAWS = (0.0, 1.0, 16.0), (1, 2, 3, 5), range(2), range(8)
 _INDEFINITE_SPREAD = 4.0  # makes most A_j indefinite
-_LENGTH_FACTOR = 4  # by which runs with K = 3 and another k are longer, to tell slow convergence from none
+_LENGTH_FACTOR = 4  # factor by which runs with K = 3 and another k are longer, so that slow convergence shows
 
 
 def claim_cells(setting: Setting) -> list[Cell]:
@@ -31,23 +31,24 @@ def claim_cells(setting: Setting) -> list[Cell]:
     base = setting.base
     cells = paper_cells(setting.data, setting.k, base.iterations, setting.draws)
     cells += [base.with_fields(K=K, draw=draw) for K in setting.tried_rounds for draw in setting.draws_of(K)]
-    cells += [_pooled(base, draw) for draw in setting.draws_of(3)]
+    cells += [_cpca(base, draw) for draw in setting.draws_of(3)]
     cells += [base.with_fields(method="DePCA", K=K) for K in _plateau_rounds(setting)]
-    cells += [cell for k in setting.other_k for cell in _other(setting, k)]
+    cells += [cell for k in setting.other_k for cell in _other_k(setting, k)]
     cells += [cell for cell in [_theorem_cell(setting)] if cell is not None]
     if setting.data == "a9a":  # small enough for further runs
-        cells += [_spread(base, s, K, i) for s in _SPREADS for K in _SPREAD_ROUNDS for i in _SPREAD_DRAWS]
+        cells += [_scaled(base, s, K, i) for s in _SPREADS for K in _SPREAD_ROUNDS for i in _SPREAD_DRAWS]
         cells += [base.with_fields(spread=_INDEFINITE_SPREAD, K=K) for K in (2, 5, 10)]
-        cells += [_sign(base, a, i) for a in _ALIGNMENTS for i in _SIGN_DRAWS]
+        cells += [_aligned(base, a, i) for a in _ALIGNMENTS for i in _SIGN_DRAWS]
     return cells
 
 
 def judge(setting: Setting, outcomes: Outcomes) -> list[Claim]:
     """Judge every claim of the paper about one data set, or return one unjudged claim if the runs are too short."""
     base = setting.base
-    if not all(outcomes[_pooled(base, i)].iterations_to(1e-10) for i in setting.draws_of(3)):
+    if not all(outcomes[_cpca(base, i)].iterations_to(1e-10) for i in setting.draws_of(3)):
         return [
             Claim(
+                "convergence",
                 "Section 5",
                 f"{setting.data}: the claims about convergence.",
                 f"{base.iterations} iterations are too few: not even centralized power iterations reach 1e-10.",
@@ -72,25 +73,25 @@ def judge(setting: Setting, outcomes: Outcomes) -> list[Claim]:
 # ---------------------------------------------------------------------------------------------------------- cells
 
 
-def _pooled(cell: Cell, draw: int) -> Cell:
+def _cpca(cell: Cell, draw: int) -> Cell:
     return cell.with_fields(method="CPCA", K=0, draw=draw, graph="paper", alignment="sign-adjust", spread=1.0)
 
 
-def _spread(base: Cell, spread: float, K: int, draw: int) -> Cell:
+def _scaled(base: Cell, spread: float, K: int, draw: int) -> Cell:
     """Return a cell with the polar factor, so that heterogeneity is measured rather than SignAdjust."""
     return base.with_fields(spread=spread, K=K, draw=draw, alignment="polar")
 
 
-def _sign(base: Cell, alignment: Alignment, draw: int) -> Cell:
+def _aligned(base: Cell, alignment: Alignment, draw: int) -> Cell:
     return base.with_fields(K=1, graph="erdos-renyi", alignment=alignment, draw=draw)
 
 
-def _other(setting: Setting, k: int) -> list[Cell]:
+def _other_k(setting: Setting, k: int) -> list[Cell]:
     """Return cells for another k: K = 3 in a longer run, K = 3 with the polar factor, and CPCA."""
     cell = setting.base.with_fields(k=k, iterations=setting.iterations(k), draw=0)
     cells = []
     for draw in range(2):
-        cells += [_longer(cell, draw), cell.with_fields(K=3, alignment="polar", draw=draw), _pooled(cell, draw)]
+        cells += [_longer(cell, draw), cell.with_fields(K=3, alignment="polar", draw=draw), _cpca(cell, draw)]
     return cells
 
 
@@ -116,23 +117,24 @@ def _plateau_rounds(setting: Setting) -> tuple[int, ...]:
 
 def _same_rate(setting: Setting, outcomes: Outcomes) -> Claim:
     base, rounds = setting.base, PAPER[setting.data].rounds
-    lines, last = [], math.inf
+    lines, worst = [], math.inf
     for K in rounds:
         gaps = [
-            _apart(outcomes[base.with_fields(K=K, draw=i)], outcomes[_pooled(base, i)], accuracy)
+            _difference(outcomes[base.with_fields(K=K, draw=i)], outcomes[_cpca(base, i)], accuracy)
             for i in range(setting.draws)
             for accuracy in (1e-6, 1e-10)
         ]
-        last = max(gaps)
-        lines.append(f"K = {K}: " + (f"within {last:.0f}" if math.isfinite(last) else "not always reached"))
-    needed = [outcomes[_pooled(base, i)].iterations_to(1e-10) for i in range(setting.draws)]
+        worst = max(gaps)
+        lines.append(f"K = {K}: {worst:.0f}" if math.isfinite(worst) else f"K = {K}: not always reached")
+    needed = [outcomes[_cpca(base, i)].iterations_to(1e-10) for i in range(setting.draws)]
     return Claim(
+        "speed",
         "Theorem 1, Figures 1–2",
         f"{setting.data}: once K is large enough, DeEPCA converges as fast as centralized power iterations.",
-        f"Iterations to 1e-6 and 1e-10, largest difference from CPCA ({_span(needed)} to 1e-10), "
-        f"{_draws(setting.draws)}: " + "; ".join(lines) + ".",
-        "holds" if last <= 2 else "differs",
-        "" if last <= 2 else "At the largest K of the figures DeEPCA is slower than CPCA here.",
+        f"Largest difference from CPCA in the iterations to 1e-6 and to 1e-10, {_draws(setting.draws)}: "
+        f"{'; '.join(lines)}. Iterations of CPCA to 1e-10: {_span(needed)}.",
+        "holds" if worst <= 2 else "differs",
+        "" if worst <= 2 else "At the largest K of the figures DeEPCA is slower than CPCA here.",
     )  # fmt: skip
 
 
@@ -150,14 +152,14 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
         slow = []
         for draw in range(2):
             reached = outcomes[_longer(cell, draw)].iterations_to(1e-8)
-            pooled = outcomes[_pooled(cell, draw)].iterations_to(1e-8)
+            pooled = outcomes[_cpca(cell, draw)].iterations_to(1e-8)
             slow.append(reached / pooled if reached and pooled else math.inf)
         all_reach &= all(math.isfinite(s) for s in slow)
         polar = sum(_keeps_up(outcomes, cell.with_fields(K=3, alignment="polar", draw=draw)) for draw in range(2))
         text = f"{max(slow):.1f} × the iterations of CPCA" if math.isfinite(max(slow)) else "not reached"
         others.append(f"k = {k}: {text} (polar factor: {polar} of 2 keep up)")
     measured = (
-        f"k = {setting.k}, draws that keep up with CPCA to 1e-8 (at most 10 % more iterations): {parts}; "
+        f"k = {setting.k}, draws that keep up with CPCA to 1e-8 (at most 10 % + 2 more iterations): {parts}; "
         f"so K ≥ {min(works) if works else '?'} here. K = 3 with other k: {'; '.join(others)}."
     )
     if setting.data == "w8a":
@@ -165,6 +167,7 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
         verdict: Verdict = "holds" if not any(three) else "differs" if all(three) and all_reach else "partly"
         one = "K = 1 never did" if not any(kept[1]) else "even K = 1 did in some draws"
         return Claim(
+            "figure",
             "Section 5, Figure 1",
             "w8a: with K = 3 DeEPCA cannot converge to the top-k principal components.",
             measured,
@@ -178,6 +181,7 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
         )
     smallest = kept[rounds[0]]
     return Claim(
+        "figure",
         "Section 5, Figure 2",
         f"{setting.data}: with the K of the figure ({', '.join(map(str, rounds))}) DeEPCA is comparable to CPCA.",
         measured,
@@ -191,7 +195,7 @@ def _independent_of_accuracy(setting: Setting, outcomes: Outcomes) -> Claim:
     tracked = outcomes[base.with_fields(K=K)]
     wanted = (1e-4, 1e-6, 1e-8, 1e-10)
     reached = [accuracy for accuracy in wanted if tracked.iterations_to(accuracy)]
-    floor = 10 * outcomes[_pooled(base, 0)].plateau
+    floor = 10 * outcomes[_cpca(base, 0)].plateau
     levels = {K: outcomes[base.with_fields(method="DePCA", K=K)].plateau for K in _plateau_rounds(setting) if K >= 3}
     above = [(K, level) for K, level in levels.items() if level > floor]
     bound = math.log(math.sqrt(fastmix_eta(tracked.lambda2)))
@@ -199,6 +203,7 @@ def _independent_of_accuracy(setting: Setting, outcomes: Outcomes) -> Claim:
     slope = float(np.polyfit([K for K, _ in above], logs, 1)[0]) if len(above) > 1 else 0.0
     grows = 0.6 <= slope / bound <= 1.4
     return Claim(
+        "accuracy",
         "Abstract, Remarks 1 and 2",
         f"{setting.data}: DeEPCA's K does not depend on the accuracy ε; DePCA needs K to grow like log 1/ε.",
         f"DeEPCA with K = {K} reaches {', '.join(f'{a:.0e}' for a in reached) or 'none of 1e-4 … 1e-10'}. "
@@ -215,12 +220,13 @@ def _stalls(setting: Setting, outcomes: Outcomes) -> Claim:
     for K in PAPER[setting.data].rounds:
         levels = [outcomes[base.with_fields(method="DePCA", K=K, draw=i)].plateau for i in range(setting.draws)]
         parts.append(f"K = {K}: {_range(levels)}")
-        stalled += [v > 10 * outcomes[_pooled(base, i)].plateau for i, v in enumerate(levels)]
+        stalled += [v > 10 * outcomes[_cpca(base, i)].plateau for i, v in enumerate(levels)]
     return Claim(
+        "DePCA stalls",
         "Section 5, Figures 1–2",
         f"{setting.data}: without growing K, DePCA does not reach the principal components.",
         f"DePCA ends at a mean tan θ of {'; '.join(parts)} ({_draws(setting.draws)}); CPCA at "
-        f"{outcomes[_pooled(base, 0)].plateau:.0e}.",
+        f"{outcomes[_cpca(base, 0)].plateau:.0e}.",
         "holds" if all(stalled) else "partly" if any(stalled) else "differs",
         "" if all(stalled) else "Not for every K of the figures.",
     )
@@ -238,6 +244,7 @@ def _communication(setting: Setting, outcomes: Outcomes) -> Claim:
     known = bool(ratios) and math.isfinite(min(ratios))
     more = f"at least {min(ratios):.1f} times as many" if known else "more than the run has"
     return Claim(
+        "communication",
         "Section 5",
         f"{setting.data}: DeEPCA has great advantages in communication over DePCA with growing K.",
         f"Fewest rounds to {accuracy:.0e} over the K of the figure, {_draws(setting.draws)}: DeEPCA {_span(tracked)}; "
@@ -270,11 +277,12 @@ def _theorem(setting: Setting, outcomes: Outcomes, run: Outcome) -> Claim:
         f"K = {min(works)} sufficed in all draws, with {cheap:,} rounds in draw 0" if cheap else "no smaller K sufficed"
     )
     return Claim(
+        "theorem",
         "Theorem 1",
         f"{setting.data}: with K rounds per iteration, after T iterations every tan θ is at most ε; C = T·K rounds.",
         f"ε = 1e-10: K = {K} (as printed {printed}), T = {T}, C = {T * K:,}. Run with K = {run.cell.K}: mean tan θ ≤ ε "
         f"{when}, the worst agent at {run.worst_end:.0e} after {length}. Measured: {seen}. γ = "
-        f"{theory.gamma(problem):.4f}; the error shrinks by {_rate(run):.4f} per iteration, "
+        f"{theory.gamma(problem):.4f}; the observed factor per iteration is {_rate(run):.4f}, "
         f"λ_(k+1)/λ_k = {problem.lambda_k1 / problem.lambda_k:.4f}.",
         "holds" if holds else "differs",
         "A loose upper bound." if holds else "",
@@ -285,7 +293,7 @@ def _heterogeneity(setting: Setting, outcomes: Outcomes) -> Claim:
     base, needed, parts = setting.base, [], []
     for spread in _SPREADS:
         works = [
-            K for K in _SPREAD_ROUNDS if all(_keeps_up(outcomes, _spread(base, spread, K, i)) for i in _SPREAD_DRAWS)
+            K for K in _SPREAD_ROUNDS if all(_keeps_up(outcomes, _scaled(base, spread, K, i)) for i in _SPREAD_DRAWS)
         ]
         needed.append(min(works) if works else _SPREAD_ROUNDS[-1] + 1)
         problem = problem_of(setting, spread)
@@ -293,6 +301,7 @@ def _heterogeneity(setting: Setting, outcomes: Outcomes) -> Claim:
         parts.append(f"s = {spread:g} ({value}): " + (f"K = {min(works)}" if works else "none of those tried"))
     grows = all(a <= b for a, b in pairwise(needed)) and needed[0] < needed[-1]
     return Claim(
+        "heterogeneity",
         "Remark 2",
         "The rounds needed depend on L²/(λ_k λ_(k+1)), which reflects the heterogeneity of the data.",
         f"{setting.data} with Ā + s(A_j − Ā), the same mean; L²/(λ_k λ_(k+1)) in brackets, and the smallest K of "
@@ -310,6 +319,7 @@ def _indefinite(setting: Setting, outcomes: Outcomes) -> Claim:
     lowest = np.linalg.eigvalsh(stack)[:, 0]
     ends = {K: outcomes[base.with_fields(spread=_INDEFINITE_SPREAD, K=K)] for K in (2, 5, 10)}
     return Claim(
+        "indefinite",
         "Remark 1",
         "The A_j need not be positive semidefinite, only their mean.",
         f"{setting.data}, every A_j replaced by Ā + {_INDEFINITE_SPREAD:g}(A_j − Ā): {np.count_nonzero(lowest < 0)} "
@@ -322,13 +332,15 @@ def _indefinite(setting: Setting, outcomes: Outcomes) -> Claim:
 
 def _signs(setting: Setting, outcomes: Outcomes) -> Claim:
     failed = {
-        a: [i for i in _SIGN_DRAWS if not outcomes[_sign(setting.base, a, i)].iterations_to(1e-8)] for a in _ALIGNMENTS
+        a: [i for i in _SIGN_DRAWS if not outcomes[_aligned(setting.base, a, i)].iterations_to(1e-8)]
+        for a in _ALIGNMENTS
     }
     total, ours = len(_SIGN_DRAWS), failed["sign-adjust"]
     needed = len(failed["none"]) > len(ours)
     broken = [i for i in ours if i not in failed["polar"]]
     counts = ", ".join(f"{a} {total - len(f)}" for a, f in failed.items())
     return Claim(
+        "signs",
         "Section 3.1",
         "Adjusting signs against W⁰ is necessary to make DeEPCA converge stably.",
         f"{setting.data}, K = 1, draws of {total} that converge to 1e-8: {counts}"
@@ -345,19 +357,19 @@ def _signs(setting: Setting, outcomes: Outcomes) -> Claim:
 
 
 def _keeps_up(outcomes: Outcomes, cell: Cell, accuracy: float = 1e-8) -> bool:
-    """Return whether a run reaches the accuracy with at most 10 % and 2 more iterations than CPCA from the same W⁰."""
-    reached, pooled = outcomes[cell].iterations_to(accuracy), outcomes[_pooled(cell, cell.draw)].iterations_to(accuracy)
+    """Return whether a run reaches the accuracy with at most 10 % + 2 more iterations than CPCA from the same W⁰."""
+    reached, pooled = (outcomes[c].iterations_to(accuracy) for c in (cell, _cpca(cell, cell.draw)))
     return reached is not None and pooled is not None and reached <= 1.1 * pooled + 2
 
 
-def _apart(one: Outcome, other: Outcome, accuracy: float) -> float:
+def _difference(one: Outcome, other: Outcome, accuracy: float) -> float:
     """Return the difference between the iterations of two runs; infinite if one does not reach the accuracy."""
     a, b = one.iterations_to(accuracy), other.iterations_to(accuracy)
     return math.inf if a is None or b is None else abs(a - b)
 
 
 def _rate(outcome: Outcome) -> float:
-    """Return the observed contraction per iteration while the mean tangent falls from 1e-3 to 1e-9."""
+    """Return the observed convergence factor per iteration, while the mean tangent falls from 1e-3 to 1e-9."""
     curve = outcome.tan_theta
     inside = np.flatnonzero((curve < 1e-3) & (curve > 1e-9))
     if inside.size < 2:

@@ -20,7 +20,7 @@ __all__ = ["judge_proofs"]
 
 
 def judge_proofs(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> list[Claim]:
-    """Judge the FastMix proposition, and the statements with errors in print, with the numbers of one data set."""
+    """Judge the FastMix proposition, and the statements that the paper misprints, with the numbers of one data set."""
     claims = [_fastmix()]
     problem = problem_of(setting)
     if problem is None:
@@ -49,6 +49,7 @@ def _fastmix() -> Claim:
     expands = float(np.abs(response(mix, path, 2, path.eigenvalues[1:])).max())
     holds = all(a <= b * (1 + 1e-9) for a, b in zip(true, proven, strict=True))
     return Claim(
+        "FastMix",
         "Proposition 1",
         "FastMix contracts by (1 − √(1−λ₂))^K.",
         f"False for K ≤ {max(wrong)} on the paper's graph (up to {worst:.1f} × too small); on a path of 50, K = 2 "
@@ -61,6 +62,7 @@ def _fastmix() -> Claim:
 
 def _direction() -> Claim:
     return Claim(
+        "K as printed",
         "Theorem 1",
         "K ≤ 1/√(1−λ₂) · log(…).",
         "The proof needs a small ρ, hence K ≥ …; K ≤ … would not constrain K at all.",
@@ -73,18 +75,20 @@ def _second_logarithm(setting: Setting, problem: theory.Problem, start: float) -
     T, printed = (theory.iterations(problem, start, 1e-10, form=form) for form in ("corrected", "printed"))
     safe = "so nothing breaks here" if printed >= T else "so the printed T is too small here"
     return Claim(
+        "T as printed",
         "Theorem 1, T",
         "T has log(4(λ_k+2L)ℓ₀ / (√m(λ_k−λ_(k+1))ε)) as its second logarithm.",
         f"The proof needs log(4√m(λ_k−λ_(k+1))ℓ₀ / ((λ_(k+1)+2L)ε)). {setting.data}: T = {T}, printed {printed}, "
         f"{safe}.",
         "differs",
-        "The factor is inverted in print.",
+        "The paper prints the inverse of the factor.",
     )
 
 
 def _monotone(setting: Setting, problem: theory.Problem, start: float) -> Claim:
     first, later = theory.rho_bound(problem, start, 1), theory.rho_bound(problem, start, 50)
     return Claim(
+        "condition on rho",
         "Remark 1, proof of Theorem 1",
         "The right-hand side of the condition on ρ decreases with t.",
         f"{setting.data}: from {first:.1e} (t = 1) to {later:.1e} (t = 50).",
@@ -102,6 +106,7 @@ def _third_condition(setting: Setting, problem: theory.Problem, start: float) ->
             break
     where = f"from about 10^{decides} agents on" if decides else "for no number of agents tried"
     return Claim(
+        "third condition",
         "Proof of Theorem 1",
         "Of the conditions on ρ only the second matters.",
         f"{setting.data}: the third, which has √m in its denominator, is the stronger one {where}.",
@@ -112,6 +117,7 @@ def _third_condition(setting: Setting, problem: theory.Problem, start: float) ->
 
 def _finite() -> Claim:
     return Claim(
+        "zero next eigenvalue",
         "Theorem 1 (implied)",
         "K is finite whenever λ_k > λ_(k+1).",
         "For λ_(k+1) = 0 the printed K is infinite; keeping the proof's factor λ_k(λ_(k+1)+2L) makes it finite.",
@@ -122,6 +128,7 @@ def _finite() -> Claim:
 
 def _base_case(setting: Setting, outcome: Outcome) -> Claim:
     return Claim(
+        "base case",
         "Proof of Lemma 1, base case",
         "The agents agree at first, because they share W⁰.",
         f"{setting.data}: after the first step, with K = {outcome.cell.K}, ‖S − S̄⊗1‖ = "
@@ -141,6 +148,7 @@ def _disagreement(setting: Setting, problem: theory.Problem, outcome: Outcome) -
     seen = measured > 1e-12 * problem.L  # above rounding
     ratio = float((measured[seen] / bound[seen]).max())
     return Claim(
+        "disagreement",
         "Lemma 1",
         "The disagreement shrinks by γ per iteration: ‖S − S̄⊗1‖/√m ≤ 4ρL(√k+1) γ^(t−2) ℓ₀.",
         f"{setting.data}, K = {cell.K}: at most {ratio:.2g} of the bound, over all iterations above rounding.",

@@ -20,7 +20,7 @@ __all__ = ["Setting", "problem_of"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Data set, k and number of draws of a reproduction; ``limit`` caps the iterations, for quick runs."""
+    """Data set, k and number of draws of a reproduction; ``max_iterations`` limits the iterations, for quick runs."""
 
     data: str
     k: int
@@ -35,7 +35,10 @@ class Setting:
             raise ParameterError("k", self.k, f"{self.data} has {d} features; choose k between 1 and {d - 1}")
 
     def iterations(self, k: int) -> int:
-        """Return slightly more iterations than pooled power iterations need to reach 1e-10, at most 1000."""
+        """Return slightly more iterations than pooled power iterations need to reach 1e-10.
+
+        The number is at most 1000, and at most ``max_iterations``.
+        """
         values = pooled_of(self.source, self.data, PAPER[self.data].agents, PAPER[self.data].rows).values
         most = min(1000, self.max_iterations or 1000)
         if values[k] == 0.0:
@@ -51,7 +54,7 @@ class Setting:
 
     @cached_property
     def other_k(self) -> tuple[int, ...]:
-        """Further k for which K = 3 is tried: 1, 2, and the largest k up to 12 that needs at most 450 iterations."""
+        """Further k for which K = 3 is tried: 1, 2, and the largest from 3 to 12 that needs at most 450 iterations."""
         quick = [k for k in range(3, 13) if self.iterations(k) <= 450]
         return tuple(k for k in dict.fromkeys((1, 2, *quick[-1:])) if k != self.k)
 
@@ -66,7 +69,7 @@ class Setting:
 
 
 def problem_of(setting: Setting, spread: float = 1.0) -> theory.Problem | None:
-    """Return λ_k, λ_(k+1) and L of the data, or None if λ_k = λ_(k+1)."""
+    """Return λ_k, λ_(k+1) and L of the matrices ``Ā + spread · (A_j − Ā)``, or None if λ_k = λ_(k+1)."""
     paper = PAPER[setting.data]
     values = pooled_of(setting.source, setting.data, paper.agents, paper.rows).values
     lambda_k, lambda_k1 = float(values[setting.k - 1]), float(values[setting.k])

@@ -1,7 +1,7 @@
 """Judge the claim that the paper's method is a foundation for other spectral problems.
 
 Remark 4 and the conclusion name eigenvalue decomposition, SVD, low-rank approximation and spectral analysis. Each is
-solved with tracked power iterations or with block Krylov, and compared with scipy.
+solved by agents of a simulated network, and the result is compared with scipy's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMN_AGENTS, _SAMPLES = 10, 2000  # with distributed columns, the number of s
 
 
 def verdict_of(*errors: float) -> Verdict:
-    """Judge whether all errors are at most 1e-10; NaN never is."""
+    """Return "holds" if all errors are at most 1e-10, "partly" if some are, and "differs" if none is; a NaN is not."""
     good = [error <= _EXACT for error in errors]
     return "holds" if all(good) else "partly" if any(good) else "differs"
 
@@ -44,12 +44,12 @@ def verdict_of(*errors: float) -> Verdict:
 # ---------------------------------------------------------------------------------------------------------- eigenpairs
 
 
-def eigenvalues(ground: Baseline) -> Claim:
+def eigenvalues(baseline: Baseline) -> Claim:
     """Judge eigenpairs of an indefinite mean, obtained by negating the matrix of every other agent."""
-    signs = np.where(np.arange(ground.A.n_local) % 2, -1.0, 1.0)
-    stack = ground.A.dense() * signs[:, None, None]
+    signs = np.where(np.arange(baseline.A.n_local) % 2, -1.0, 1.0)
+    stack = baseline.A.dense() * signs[:, None, None]
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
-    A, network, k = from_matrices(stack), SimulatedNetwork(ground.graph), min(ground.setting.k, 3)
+    A, network, k = from_matrices(stack), SimulatedNetwork(baseline.graph), min(baseline.setting.k, 3)
     parts, errors = [], []
     for which, algorithm in _CASES:
         found = eigenpairs(A, network, k, which=which, algorithm=algorithm)
@@ -58,10 +58,12 @@ def eigenvalues(ground: Baseline) -> Claim:
         method = "tracked power iterations with SignAdjust" if algorithm == "deepca" else "block Krylov"
         parts.append(f"{which}, {method}: {found.iterations} iterations, {errors[-1]:.0e}")
     return Claim(
+        "eigenvalues",
         "Remark 4, Section 6",
         "The method is a foundation for decentralized eigenvalue decomposition.",
-        f"{ground.setting.data} with every other A_j negative, so that the mean is indefinite, k = {k}: largest error "
-        f"of an eigenvalue (relative to the largest) or of an eigenvector, from scipy's eigh: {'; '.join(parts)}.",
+        f"{baseline.setting.data} with every other A_j negative, so that the mean is indefinite, k = {k}: largest "
+        "error of an eigenvalue (relative to the largest) or of an eigenvector, from scipy's eigh: "
+        f"{'; '.join(parts)}.",
         verdict_of(*errors),
         "With an indefinite mean, the polar factor and QR with positive diagonal flip signs in every step and stall; "
         "SignAdjust, or a shift that agents agree on, does not.",
@@ -70,10 +72,10 @@ def eigenvalues(ground: Baseline) -> Claim:
 
 def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
     """Return the largest error of an eigenvalue (relative to the largest eigenvalue) or of an eigenvector."""
-    apart = np.abs(found.values - values).max() / np.abs(values).max()
+    value_error = np.abs(found.values - values).max() / np.abs(values).max()
     signs = np.sign(np.sum(found.vectors * vectors, axis=0))
-    off = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()
-    return float(np.maximum(apart, off))  # NaN if either is, unlike max
+    vector_error = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()
+    return float(np.maximum(value_error, vector_error))  # NaN if either is, unlike max
 
 
 # ----------------------------------------------------------------------------------------------------- singular values
@@ -92,11 +94,11 @@ class _Triplets:
         """Errors of the values, relative to the first, and of the span on the side that all agents learn."""
         k = self.found.values.size
         values = np.abs(self.found.values - self.values[:k]).max() / self.values[0]
-        return float(values), float(tan_theta(self.right[:k].T, self.found.common))
+        return float(values), float(tan_theta(self.right[:k].T, self.found.shared_vectors))
 
 
 @lru_cache(maxsize=1)
-def _rows_apart(setting: Setting, graph: Topology) -> _Triplets:
+def _partitioned_rows(setting: Setting, graph: Topology) -> _Triplets:
     paper = PAPER[setting.data]
     X = setting.source.load(setting.data).X[: paper.agents * paper.rows]
     _, values, right = scipy.linalg.svd(X.toarray(), full_matrices=False)
@@ -104,10 +106,10 @@ def _rows_apart(setting: Setting, graph: Topology) -> _Triplets:
     return _Triplets(singular_triplets(blocks, SimulatedNetwork(graph), setting.k, algorithm="deepca"), values, right)
 
 
-def singular_values(ground: Baseline) -> Claim:
+def singular_values(baseline: Baseline) -> Claim:
     """Judge the SVD of a matrix with distributed rows, and of one with distributed columns."""
-    setting = ground.setting
-    rows = _rows_apart(setting, ground.graph)
+    setting = baseline.setting
+    rows = _partitioned_rows(setting, baseline.graph)
     X = setting.source.load(setting.data).X[:_SAMPLES].toarray()
     left, values, _ = scipy.linalg.svd(X, full_matrices=False)
     partition: Partition = "columns"
@@ -120,10 +122,11 @@ def singular_values(ground: Baseline) -> Claim:
     )
     columns = _Triplets(found, values, left.T)
     return Claim(
+        "SVD",
         "Remark 4",
         "The method is a foundation for decentralized SVD.",
-        f"{ground.about}, against scipy's svd, singular values (relative to the first) and the span on the side that "
-        f"all agents learn: rows at {ground.A.n_local} agents, tracked power iterations: {rows.errors[0]:.0e} and "
+        f"{baseline.about}, against scipy's svd, singular values (relative to the first) and the span on the side that "
+        f"all agents learn: rows at {baseline.A.n_local} agents, tracked power iterations: {rows.errors[0]:.0e} and "
         f"{rows.errors[1]:.0e} in {rows.found.iterations} iterations; columns at {_COLUMN_AGENTS} agents in a ring "
         f"(first {_SAMPLES:,} rows), block Krylov: {columns.errors[0]:.0e} and {columns.errors[1]:.0e} in "
         f"{columns.found.iterations}.",
@@ -132,35 +135,37 @@ def singular_values(ground: Baseline) -> Claim:
     )
 
 
-def low_rank(ground: Baseline) -> Claim:
+def low_rank(baseline: Baseline) -> Claim:
     """Judge the agents' local approximations against the best approximation of the same rank."""
-    rows = _rows_apart(ground.setting, ground.graph)
-    best = float(np.sqrt(np.sum(rows.values[ground.setting.k :] ** 2)))
+    rows = _partitioned_rows(baseline.setting, baseline.graph)
+    best = float(np.sqrt(np.sum(rows.values[baseline.setting.k :] ** 2)))
     off = abs(rows.found.error - best) / best
     return Claim(
+        "low rank",
         "Section 6",
         "The method is a foundation for low-rank matrix approximation.",
-        f"{ground.about}: ‖X − X_k‖ of all agents together {rows.found.error:.6g}, the smallest possible "
+        f"{baseline.about}: ‖X − X_k‖ of all agents together {rows.found.error:.6g}, the smallest possible "
         f"(Eckart–Young, from scipy's singular values) {best:.6g}; relative difference {off:.0e}.",
         verdict_of(off),
-        "Every agent approximates its own rows; only squares are summed.",
+        "Every agent approximates its own rows; only squared errors are summed over agents.",
     )
 
 
 # --------------------------------------------------------------------------------------------------- spectral analysis
 
 
-def spectral_analysis(ground: Baseline) -> Claim:
+def spectral_analysis(baseline: Baseline) -> Claim:
     """Judge the spectrum of the network itself, computed by agents that know only their neighbours."""
-    network, graph = SimulatedNetwork(ground.graph), ground.graph
+    network, graph = SimulatedNetwork(baseline.graph), baseline.graph
     spectrum = graphs.lambda2(network)
     lambda2 = float(scipy.linalg.eigvalsh(graph.gossip_matrix)[-2])
     connectivity, entries = graphs.fiedler(graphs.network_blocks(network), network)
     values, vectors = scipy.linalg.eigh(graph.laplacian)
-    own, theirs = np.concatenate(entries), vectors[:, 1]
-    apart = float(np.linalg.norm(own * np.sign(own @ theirs) - theirs))
-    errors = abs(spectrum.lambda2 - lambda2), abs(connectivity - values[1]) / values[-1], apart
+    fiedler, expected = np.concatenate(entries), vectors[:, 1]
+    vector_error = float(np.linalg.norm(fiedler * np.sign(fiedler @ expected) - expected))
+    errors = abs(spectrum.lambda2 - lambda2), abs(connectivity - values[1]) / values[-1], vector_error
     return Claim(
+        "spectral analysis",
         "Remark 4, Section 6",
         "The method is a foundation for decentralized spectral analysis.",
         f"The paper's graph of {graph.n_agents} agents, each of which knows its own links; errors from scipy's eigh: "

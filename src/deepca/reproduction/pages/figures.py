@@ -76,7 +76,7 @@ def _goal(study: Study) -> str:
 
 
 def _power(value: float) -> str:
-    """Return ``10^{-8}`` as mathtext."""
+    """Return a power of ten as mathtext, such as ``10^{-8}``, and any other value as plain text."""
     exponent = np.log10(value)
     return f"$10^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:g}"
 

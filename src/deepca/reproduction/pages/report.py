@@ -19,8 +19,12 @@ Verdict = Literal["holds", "partly", "differs", "not judged"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, what was measured, the verdict and the reason for it."""
+    """A statement of the paper, what was measured, the verdict and the reason for it.
 
+    ``name`` identifies the claim in JSON, where wording may change.
+    """
+
+    name: str
     where: str
     statement: str
     measured: str

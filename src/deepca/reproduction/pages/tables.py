@@ -57,7 +57,13 @@ def row_name(study: Study, row: tuple[Any, ...]) -> str:
 
 
 def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
-    """Arrange the outcomes of a study by row and column, with empty lists for missing runs; ignore other cells."""
+    """Arrange the outcomes of a study by row and column, with empty lists for missing runs; ignore other cells.
+
+    Raises
+    ------
+    InvalidInput
+        If no outcome belongs to the study, or if the outcomes contain the study more than once.
+    """
     axes = dict(study.axes)
     fixed = [(field, value) for field, value in study.changes if field not in axes]
     own = [

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+from deepca._util.units import counted
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput
 from deepca.sites.admin.findings import (
     AUTHORITY_OPERATOR,
     NETWORK_ADMINISTRATORS,
     NETWORK_AUTHOR,
-    SOON,
     THIS_SITE,
     Finding,
     format_day,
@@ -23,6 +23,7 @@ from deepca.sites.admin.site_checks import check_certificates, check_data, check
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
+from deepca.sites.pki.revocation import EXPIRY_WARNING_PERIOD
 from deepca.sites.protocol.fingerprints import as_printable, differing_columns, fingerprint_of, network_digest
 
 __all__ = ["compare_clocks", "compare_settings", "examine", "explain_failed_connection"]
@@ -57,8 +58,8 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     if site is None:
         return
     network, names = site.network, [site.network.sites[j].name for j in site.network.neighbors(site.site)]
-    neighbours = ", ".join(names) or "none"
-    about = f"{site.site} of {network.name}, run {network.run}: {len(network.sites)} sites, neighbours: {neighbours}"
+    neighbours, sites = ", ".join(names) or "none", counted(len(network.sites), "site")
+    about = f"{site.site} of {network.name}, run {network.run}: {sites}, neighbours: {neighbours}"
     yield Finding("site.toml", "ok", about)
     source: Source | None = None
     for finding, opened in check_data(site):
@@ -77,9 +78,9 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
         return
     port, free = check_port(site, mine, patience)
     yield port
-    knocks = _knock_at_all(site, mine, patience)
-    yield from _check_connections(site, knocks)
-    yield from _check_agents(site, mine, source, knocks, free=free, seconds=seconds)
+    probes = _probe_neighbours(site, mine, patience)
+    yield from _check_connections(site, probes)
+    yield from _check_agents(site, mine, source, probes, free=free, seconds=seconds)
 
 
 def _blamed_for_file(path: Path, file: str | None) -> str:
@@ -93,7 +94,7 @@ def _blamed_for_file(path: Path, file: str | None) -> str:
 # ----------------------------------------------------------------------------------------------------------- neighbours
 
 
-def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) -> dict[int, AddressProbe]:
+def _probe_neighbours(site: SiteFile, mine: Certificates | None, patience: float) -> dict[int, AddressProbe]:
     """Connect to all neighbours that have an address, at the same time."""
     network = site.network
     there = {j: address for j in network.neighbors(site.site) if (address := network.sites[j].address) is not None}
@@ -107,12 +108,12 @@ def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) ->
         return {j: one.result() for j, one in asked.items()}
 
 
-def _check_connections(site: SiteFile, knocks: Mapping[int, AddressProbe]) -> Iterator[Finding]:
+def _check_connections(site: SiteFile, probes: Mapping[int, AddressProbe]) -> Iterator[Finding]:
     """Report on the connections; neighbours that dial this site need not be reachable from here."""
     network = site.network
     for j in network.neighbors(site.site):
         name, address = network.sites[j].name, network.sites[j].address
-        found, dialled = knocks.get(j), network.dials(site.index, j)
+        found, dialled = probes.get(j), network.dials(site.index, j)
         if found is None:
             yield Finding(name, "ok", "has no address: it dials this site")
         elif found.stage in ("name", "refused", "unreachable", "silent") and not dialled:
@@ -128,7 +129,7 @@ _CONNECTED = "reachable, speaks TLS 1.3, presents the right certificate and acce
 
 
 def _report_connected(name: str, found: AddressProbe, text: str) -> Finding:
-    if found.not_after is not None and found.not_after - now_utc().timestamp() < SOON.total_seconds():
+    if found.not_after is not None and found.not_after - now_utc().timestamp() < EXPIRY_WARNING_PERIOD.total_seconds():
         day = format_day(datetime.fromtimestamp(found.not_after, UTC))
         text = f"{text}; its certificate expires on {day}: renew it with deepca join --renew"
         return Finding(name, "warning", text, f"{name}, and {AUTHORITY_OPERATOR}")
@@ -177,7 +178,7 @@ def _check_agents(
     site: SiteFile,
     mine: Certificates | None,
     source: Source | None,
-    knocks: Mapping[int, AddressProbe],
+    probes: Mapping[int, AddressProbe],
     *,
     free: bool,
     seconds: float,
@@ -195,7 +196,7 @@ def _check_agents(
         return
     ours = fingerprint_of(network, source) if source is not None else None
     for j, one in heard.items():
-        yield from _check_agent(site, j, one, knocks.get(j), seconds)
+        yield from _check_agent(site, j, one, probes.get(j), seconds)
     yield from compare_clocks(site, heard)
     if ours is not None:
         yield from compare_settings(site, ours, source.columns if source is not None else None, heard)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 __all__ = [
     "AUTHORITY_OPERATOR",
     "NETWORK_ADMINISTRATORS",
     "NETWORK_AUTHOR",
-    "SOON",
     "THIS_SITE",
     "Finding",
     "Verdict",
@@ -25,9 +24,6 @@ THIS_SITE = "this site"
 AUTHORITY_OPERATOR = "the operator of the authority"
 NETWORK_AUTHOR = "the author of network.toml"
 NETWORK_ADMINISTRATORS = "the network administrators"
-
-SOON = timedelta(days=30)
-"""The doctor warns about certificates that expire within this time."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.site_file import write_site
 from deepca.sites.pki.authority import LEDGER, Authority
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.keys import new_key, write_key
 
 __all__ = ["Kit", "Kits", "make_kits"]
@@ -86,7 +86,7 @@ def make_kits(
                 write_site(kit / "site.toml", site.name, _DATA_PLACEHOLDER, edit_data=True)
                 if trial:
                     key = new_key()
-                    write_atomic(kit / "site.pem", pem(authority.sign(request(site.name, found.name, key), days)))
+                    write_atomic(kit / "site.pem", pem(authority.sign(build_request(site.name, found.name, key), days)))
                     write_key(kit / "site.key", key)
             _move(stage, out)
     except BaseException:

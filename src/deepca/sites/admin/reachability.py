@@ -1,8 +1,9 @@
 """Check whether neighbours can be reached and accept this site, and listen to their agents.
 
-:func:`knock` goes no further than TLS, so it disturbs nobody. :func:`overhear` opens streams as the agent of this site
-would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this site before, since that
-neighbour might take it for a restart of the agent. Do not use it while the agent of this site is running.
+:func:`probe_address` goes no further than TLS, so it disturbs nobody. :func:`query_agents` opens streams as the agent
+of this site would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this
+site before, since that neighbour might take it for a restart of the agent. Do not use it while the agent of this site
+is running.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def query_agents(site: SiteFile, mine: Identity | None, run: bytes, seconds: flo
     network = site.network
     me, *peers = peers_of(network, site.index)
     listener = _Listener(network, [peer.index for peer in peers], run)
-    streams = Streams(listener, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
+    streams = Streams(listener, me, peers, site.listen, mine, timeouts=StreamTimes(step=max(seconds, 1.0)))
     listener.wake = streams.wake
     streams.start()
     try:
@@ -313,7 +314,7 @@ class _Listener:
         if same and not met:
             # numbered below every start of an agent, so that a neighbour that meets the agent later ignores this link
             self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
-            self._links[peer].limit = _MAX_MESSAGE_BYTES
+            self._links[peer].message_limit = _MAX_MESSAGE_BYTES
             self._links[peer].opened(now)
 
     def _take_records(self, peer: int, header: bytes) -> None:

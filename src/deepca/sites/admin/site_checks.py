@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from deepca._util.units import plural, size
+from deepca._util.units import counted, format_bytes, plural
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import CertificateError, DeepcaError, InvalidInput, RevocationListError
-from deepca.sites.admin.findings import AUTHORITY_OPERATOR, NETWORK_AUTHOR, SOON, THIS_SITE, Finding, format_day
+from deepca.sites.admin.findings import AUTHORITY_OPERATOR, NETWORK_AUTHOR, THIS_SITE, Finding, format_day
 from deepca.sites.admin.reachability import probe_address
 from deepca.sites.config.addresses import split_address
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import load_certificate, now_utc
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.pki.keys import load_key, pending_key_path
-from deepca.sites.pki.revocation import current_list, expiry_warning
+from deepca.sites.pki.revocation import EXPIRY_WARNING_PERIOD, current_revocation_list, expiry_warning
 
 __all__ = ["check_certificates", "check_data", "check_folders", "check_port"]
 
@@ -39,7 +39,7 @@ def check_data(site: SiteFile) -> Iterator[tuple[Finding, Source | None]]:
         yield Finding("data", "wrong", str(error), THIS_SITE), None
         return
     shown = ", ".join((source.columns or ())[:_MAX_COLUMNS]) + (", …" if source.d > _MAX_COLUMNS else "")
-    found = f"{source.d} columns" + (f" ({shown})" if source.columns else ", without names")
+    found = counted(source.d, "column") + (f" ({shown})" if source.columns else ", without names")
     repeated = [name for name, count in Counter(source.columns or ()).items() if count > 1]
     if repeated:
         text = f"{site.data.name} has more than one column {repeated[0]!r}; give every column its own name"
@@ -54,12 +54,12 @@ def check_data(site: SiteFile) -> Iterator[tuple[Finding, Source | None]]:
     k = site.network.components
     if isinstance(k, int) and k > source.d:
         text = (
-            f"components = {k}, but {site.data.name} has {source.d} columns; add the missing columns, or request fewer "
-            "components"
+            f"components = {k}, but {site.data.name} has {counted(source.d, 'column')}; add the missing columns, or "
+            "request fewer components"
         )
         yield Finding("components", "wrong", text, f"{THIS_SITE} if columns are missing, else {NETWORK_AUTHOR}"), source
     else:
-        yield Finding("components", "ok", f"{'all' if k is None else k} of {source.d} columns"), source
+        yield Finding("components", "ok", f"{'all' if k is None else k} of {counted(source.d, 'column')}"), source
 
 
 def _first_rows(site: SiteFile, source: Source) -> Finding:
@@ -81,7 +81,7 @@ def _first_rows(site: SiteFile, source: Source) -> Finding:
         what = "missing" if np.isnan(dense[row, column]) else "infinite"
         text = f"row {row}, column {name} is {what} ({len(places):,} such values in the first {block.shape[0]:,} rows)"
         return Finding("rows", "wrong", f"{text}; remove these rows, or impute the values", THIS_SITE)
-    total = f"{source.n:,} rows" if source.n is not None else "rows"
+    total = counted(source.n, "row") if source.n is not None else "rows"
     return Finding("rows", "ok", f"{total}; the first {block.shape[0]:,} have no missing values")
 
 
@@ -108,7 +108,7 @@ def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
         yield Finding("checkpoints", "ok", f"{site.state} is writable")
         return
     free, needed = shutil.disk_usage(_existing(site.state)).free, _needed(site, source)
-    found = f"{size(free)} free at {site.state}, and checkpoints may take {size(needed)}"
+    found = f"{format_bytes(free)} free at {site.state}, and checkpoints may take {format_bytes(needed)}"
     if free < needed:
         text = f"only {found}; free some space, or change state in site.toml"
         yield Finding("checkpoints", "wrong", text, THIS_SITE)
@@ -167,28 +167,28 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         text = f"the authority expired on {format_day(ends)}; create another with deepca init"
         yield Finding("authority", "wrong", text, AUTHORITY_OPERATOR), None
         return
-    if ends - now_utc() < SOON:
+    if ends - now_utc() < EXPIRY_WARNING_PERIOD:
         text = f"valid until {format_day(ends)}; create another with deepca init"
         yield Finding("authority", "warning", text, AUTHORITY_OPERATOR), None
     else:
         yield Finding("authority", "ok", f"valid until {format_day(ends)}"), None
     try:
-        revoked = current_list(site, authority, now_utc())
+        revoked = current_revocation_list(site, authority, now_utc())
     except RevocationListError as error:
-        yield Finding("revoked list", "wrong", str(error), _blamed_for_list(error.reason)), None
+        yield Finding("revocation list", "wrong", str(error), _blamed_for_list(error.reason)), None
         return
     except InvalidInput as error:
-        yield Finding("revoked list", "wrong", str(error), THIS_SITE), None
+        yield Finding("revocation list", "wrong", str(error), THIS_SITE), None
         return
     if revoked is None:
-        yield Finding("revoked list", "ok", "not installed, so no certificate counts as revoked"), None
+        yield Finding("revocation list", "ok", "not installed, so no certificate counts as revoked"), None
     elif soon_over := expiry_warning(revoked, now_utc()):
-        yield Finding("revoked list", "warning", soon_over, AUTHORITY_OPERATOR), None
+        yield Finding("revocation list", "warning", soon_over, AUTHORITY_OPERATOR), None
     else:
         count = len(revoked)
         entries = f"{count} certificate{plural(count)}"
         text = f"number {revoked.number} with {entries}, valid until {format_day(revoked.ends)}"
-        yield Finding("revoked list", "ok", text), None
+        yield Finding("revocation list", "ok", text), None
     if not wrong:
         yield _check_own_certificate(site)
 
@@ -211,8 +211,8 @@ def _check_own_certificate(site: SiteFile) -> tuple[Finding, Certificates | None
         return Finding("certificate", "wrong", str(error), THIS_SITE), None
     left = mine.not_after - now_utc()
     text = f"issued to {mine.site} in {mine.network}, matches its key, valid until {format_day(mine.not_after)}"
-    if left < SOON:
-        text += f" ({left.days} days left); request a new one with deepca join {site.path} --renew"
+    if left < EXPIRY_WARNING_PERIOD:
+        text += f" ({left.days} day{plural(left.days)} left); request a new one with deepca join {site.path} --renew"
         return Finding("certificate", "warning", text, f"{THIS_SITE}, and {AUTHORITY_OPERATOR}"), mine
     return Finding("certificate", "ok", text), mine
 

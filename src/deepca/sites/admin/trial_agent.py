@@ -11,7 +11,7 @@ from typing import Any
 
 from deepca.sites.admin.trial_setup import Share
 
-__all__ = ["AgentExit", "AgentSnapshot", "TrialAgent", "agent_command"]
+__all__ = ["AgentExit", "TrialAgent", "TrialAgentSnapshot", "agent_command"]
 
 _MAX_LOG_LINES = 6  # lines shown from the end of the log of an agent that ended without a result
 _CODES_WITH_RESULT = {0, 1, 4}  # exit codes after which there may be a model; see deepca.cli.commands.agent
@@ -26,7 +26,7 @@ _STATES = {
 
 
 @dataclass(frozen=True)
-class AgentSnapshot:
+class TrialAgentSnapshot:
     """State of an agent as seen from outside.
 
     Parameters
@@ -159,7 +159,7 @@ class TrialAgent:
         self.state, self.text = _STATES.get(event, self.state), str(record.get("text", ""))
         self.lines = [*self.lines, f"{event.replace('_', ' ')}: {self.text}"][-_MAX_LOG_LINES:]
 
-    def snapshot(self) -> AgentSnapshot:
+    def snapshot(self) -> TrialAgentSnapshot:
         """Return the state of the agent as seen from outside."""
         code = self.process.returncode
         state = self.state
@@ -171,7 +171,7 @@ class TrialAgent:
                 4: "left out",
             }.get(code, "failed")
             state = "stopped" if self.stopped and not self.has_result else "killed" if code < 0 else state
-        return AgentSnapshot(self.share.site, self.share.rows, state, self.text, self.iteration, code)
+        return TrialAgentSnapshot(self.share.site, self.share.rows, state, self.text, self.iteration, code)
 
     def ended(self) -> AgentExit:
         """Return how the agent ended."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from deepca._util.files import write_atomic
 from deepca._util.machine import usable_cores
 from deepca.errors import AddressInUse, NetworkError
-from deepca.sites.admin.trial_agent import AgentExit, AgentSnapshot, TrialAgent, agent_command
+from deepca.sites.admin.trial_agent import AgentExit, TrialAgent, TrialAgentSnapshot, agent_command
 from deepca.sites.admin.trial_setup import Share, create_kits, move_ports
 from deepca.sites.config.network_file import NetworkFile
 
@@ -61,7 +61,7 @@ def run_trial(
     folder: Path,
     *,
     deadline: float = 3600.0,
-    watch: Callable[[Sequence[AgentSnapshot]], None] = lambda sights: None,
+    watch: Callable[[Sequence[TrialAgentSnapshot]], None] = lambda snapshots: None,
     command: Callable[[Path, Path], list[str]] = agent_command,
 ) -> TrialOutcome:
     """Start an agent for every share, wait until all have ended, and check that their results are the same.
@@ -127,7 +127,7 @@ def _run(
     network: NetworkFile,
     folder: Path,
     deadline: float,
-    watch: Callable[[Sequence[AgentSnapshot]], None],
+    watch: Callable[[Sequence[TrialAgentSnapshot]], None],
     command: Callable[[Path, Path], list[str]],
 ) -> tuple[AgentExit, ...]:
     with _started(shares, folder, command) as agents:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from deepca.data.allocation import split_equally
-from deepca.data.columns import common_columns
+from deepca.data.columns import align_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import Source
 from deepca.data.writers import open_writer
@@ -75,10 +75,10 @@ def allocate_rows(
             f"{repeated[0]} is given twice, so its rows would count twice; give it once", file=str(repeated[0])
         )
     opened = open_sources(files, label_column=label_column, dataset=dataset)
-    alike = common_columns(opened)
+    alike = align_columns(opened)
     if agents is not None:
         if agents < 1:
-            raise ParameterError("--agents", agents, "a whole number of at least 1")
+            raise ParameterError("agents", agents, "expected a whole number of at least 1")
         folder.mkdir(parents=True, exist_ok=True)
         parts = split_equally([spool(source, folder) for source in alike], agents)
         return tuple(

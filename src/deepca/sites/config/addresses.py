@@ -65,7 +65,10 @@ def is_site_name(text: str) -> bool:
 
 
 def is_network_name(text: str) -> bool:
-    """Return whether a text is a valid name of a network or run: up to 64 letters, digits and ``._-``."""
+    """Return whether a text is a valid name of a network or run.
+
+    A name consists of up to 64 letters, digits and ``._-``, and begins and ends with a letter or digit.
+    """
     return _NETWORK_NAME.fullmatch(text) is not None
 
 

@@ -43,7 +43,7 @@ from deepca.topology.graph import Topology
 __all__ = ["EXAMPLE", "RESERVED_NAMES", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
 
 OnLoss = Literal["wait", "shrink"]
-"""Reaction when a site has been silent for longer than ``patience``."""
+"""What to do when a site has been silent for longer than ``patience``."""
 
 _NETWORK_KEYS = (
     "name",
@@ -153,7 +153,11 @@ class NetworkFile:
         """Check all values."""
         for key, text in (("name", self.name), ("run", self.run)):
             if not is_network_name(text):
-                raise ParameterError(key, text, "use up to 64 letters, digits, hyphens, dots and underscores")
+                raise ParameterError(
+                    key,
+                    text,
+                    "use up to 64 letters, digits, hyphens, dots and underscores, with a letter or digit at both ends",
+                )
         check_sites(self.sites)
         for key, least in (("max_iter", 1), ("checkpoint_every", 1), ("seed", 0)):
             check(key, getattr(self, key), Integer(least))
@@ -257,9 +261,10 @@ class NetworkFile:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 digest of everything that must be the same at all sites; addresses may differ.
+        """SHA-256 digest of everything in the file that must be the same at all sites; addresses may differ.
 
-        It covers the links, not the topology's name, from which other versions of networkx may draw another graph.
+        The digest covers the links, not the topology's name, for which networkx may generate another graph in another
+        version.
         """
         content = {
             "format": 1,
@@ -347,7 +352,7 @@ def read_network(path: Path) -> NetworkFile:
         return NetworkFile(**{key: value for key, value in given.items() if value is not None or key in always})
     except InvalidInput as error:
         if isinstance(error, ParameterError) and error.parameter == "n_components":
-            error.expected = COMPONENTS  # how to write it in this file, not in Python
+            error.expected = COMPONENTS  # how to write the value in this file, not in Python
         raise file.located(error, _keys_of(error)) from None
 
 

@@ -11,7 +11,7 @@ from deepca.sites.config.addresses import is_site_name, split_address
 __all__ = ["RESERVED_NAMES", "SiteEntry", "check_sites"]
 
 RESERVED_NAMES = ("authority", "revoked", "site")
-"""Names that no site may have: its folder or its ``<name>.pem`` would collide with files of the kits."""
+"""Names that no site may have: their folders or ``<name>.pem`` files would collide with files of the kits."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_MAX_NAMES = 20  # listed in an error; more would bury the rest of it
-_MAX_VALUE_CHARACTERS = 60  # of a value shown in an error
+_MAX_NAMES = 20  # maximum number of names listed in an error; more would bury the rest of the message
+_MAX_VALUE_CHARACTERS = 60  # maximum length at which an error shows a value
 _REQUIRED: Any = object()
 
 COMPONENTS = 'a whole number of at least 1, a share of variance below 1 such as 0.95, or "all"'
@@ -45,7 +45,7 @@ def duration(text: str) -> float:
     Raises
     ------
     ParameterError
-        If the text is not a positive number followed by a unit.
+        If the text is not a positive finite number followed by a unit.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text)
     if found is None or found[2] not in _UNITS:
@@ -76,7 +76,7 @@ class TomlFile:
     values: dict[str, Any]
 
     def error(self, keys: Keys, message: str, *, value: object = None) -> InvalidInput:
-        """Return an error about the value at ``keys``, with the file, line and key as attributes."""
+        """Return an error about the value at ``keys``, with file, line, key and value as attributes."""
         return self.located(InvalidInput(message, parameter=str(keys[-1]), value=value), keys)
 
     def located(self, error: InvalidInput, keys: Keys) -> InvalidInput:
@@ -97,12 +97,13 @@ def load_toml(path: Path) -> TomlFile:
     Raises
     ------
     InvalidInput
-        If it cannot be read, or is not valid TOML; with ``file`` and, for invalid TOML, ``line``.
+        If it cannot be read, or is not valid TOML in UTF-8. The error has ``file`` and, unless the file cannot be read,
+        ``line``.
     """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: no such file; check the path", file=str(path)) from None
+        raise InvalidInput(f"{path}: file not found; check the path", file=str(path)) from None
     except IsADirectoryError:
         raise InvalidInput(f"{path}: this is a folder; give the name of a file", file=str(path)) from None
     except OSError as error:
@@ -120,6 +121,8 @@ def load_toml(path: Path) -> TomlFile:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         wrong = find_syntax_error(text)
         found = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if at := re.search(r" \(at line (\d+), column (\d+)\)$", found):  # tomllib ends its messages with the place
+            found = found[: at.start()] + (f" (column {at[2]})" if int(at[1]) == wrong else "")
         raise InvalidInput(
             f"{path}:{wrong}: not valid TOML: {found}; write one `key = value` per line, and text in quotes",
             file=str(path),
@@ -142,7 +145,7 @@ class TomlTable:
     Raises
     ------
     InvalidInput
-        If the table has another key; ``parameter`` names it.
+        If the table has an unknown key; ``parameter`` is that key.
     """
 
     def __init__(self, file: TomlFile, known: Sequence[str], keys: Keys = ()) -> None:

@@ -16,7 +16,7 @@ __all__ = ["Keys", "find_line", "find_syntax_error"]
 Keys = tuple[str | int, ...]
 """Keys and indices that lead to a value, from the outermost table."""
 
-_MAX_STATEMENT_LINES = 1000  # longer than any list of edges in use; bounds the search in malformed files
+_MAX_STATEMENT_LINES = 1000  # maximum number of lines of a statement, which bounds the search in malformed files
 
 
 def find_line(text: str, keys: Keys) -> int | None:
@@ -52,7 +52,7 @@ def find_line(text: str, keys: Keys) -> int | None:
 
 
 def find_syntax_error(text: str) -> int | None:
-    """Return the line, counted from 1, of the first statement that makes a TOML document invalid."""
+    """Return the line, counted from 1, of the first invalid statement of a TOML document, or None if it is valid."""
     lines = _lines(text)
     starts = [line for line, _ in _statements(lines)]
     valid, invalid = 0, len(starts)  # bisect the number of leading statements: one may contradict those before it
@@ -88,7 +88,7 @@ def _statements(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _parse(text: str) -> dict[str, Any] | None:
-    """Return a document, or None if it is invalid."""
+    """Return the values in a document, or None if it is invalid."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -1,15 +1,16 @@
 """The certificate authority of one network, which signs its sites' certificates and its revocation lists.
 
 An authority is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, a record of all certificates and of
-the number of the last revocation list; ``revoked.pem``, that list; and ``ledger.jsonl``, one line for everything ever
-signed. It signs each key only once, so a certificate that replaces another one always has a new key.
+the number of the last revocation list; ``revoked.pem``, that list; and ``ledger.jsonl``, one line for every
+certificate, revocation and list. It signs each key only once, so a certificate that replaces another one always has a
+new key.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,69 +22,53 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from deepca._util.files import exclusive_lock, write_atomic
 from deepca.errors import InvalidInput, ParameterError, RevocationListError
 from deepca.sites.pki.certificates import (
-    SKEW,
+    CLOCK_TOLERANCE,
     alternative_names,
     format_time,
     key_usage,
     load_certificate,
     now_utc,
     pem,
-    read_content,
     site_of,
     subject_name,
 )
-from deepca.sites.pki.keys import UNREADABLE, Key, fingerprint, load_key, new_key, public_key, write_key
-from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, load_list, parse_list
+from deepca.sites.pki.issued import IssuedCertificate, read_issued, read_records, write_records
+from deepca.sites.pki.keys import PARSE_ERRORS, Key, fingerprint, load_key, new_key, public_key, write_key
+from deepca.sites.pki.revocation import (
+    REVOCATION_LIST_DAYS,
+    RevocationList,
+    load_revocation_list,
+    parse_revocation_list,
+)
 
-__all__ = ["LEDGER", "Authority", "Issued", "check_request", "load_own_certificate", "network_of", "read_issued"]
+__all__ = [
+    "LEDGER",
+    "Authority",
+    "check_request",
+    "load_own_certificate",
+    "network_of",
+]
 
 LEDGER = "ledger.jsonl"
 """Name of the file that records everything the authority signs."""
-_AUTHORITY_DAYS = 3650  # lifetime of an authority, and so of anything that it signs
-
-
-@dataclass(frozen=True)
-class Issued:
-    """A certificate in the records of the authority.
-
-    Parameters
-    ----------
-    serial : str
-        Serial number, in hexadecimal.
-    site : str
-        Name of the site.
-    key : str
-        Fingerprint of the public key, in hexadecimal.
-    not_before, not_after : str
-        Validity, as ISO 8601.
-    revoked : str, optional
-        When it was revoked, as ISO 8601; None if it was not.
-    """
-
-    serial: str
-    site: str
-    key: str
-    not_before: str
-    not_after: str
-    revoked: str | None = None
-
-    def valid(self, now: datetime) -> bool:
-        """Return whether the certificate has neither expired nor been revoked."""
-        return self.revoked is None and datetime.fromisoformat(self.not_after) > now
-
-
-def read_issued(folder: Path) -> tuple[Issued, ...]:
-    """Return all certificates that the authority in a folder has issued, oldest first."""
-    return tuple(_read_state(folder)[0])
+_AUTHORITY_DAYS = 3650  # lifetime of an authority; nothing that it signs is valid for longer
 
 
 def load_own_certificate(folder: Path) -> x509.Certificate:
-    """Load the certificate of the authority in a folder."""
+    """Load the certificate of the authority in a folder; raise InvalidInput if it cannot be used."""
     if not folder.is_dir():
         raise InvalidInput(
             f"{folder}: no such folder; give the authority folder that deepca init created", file=str(folder)
         )
-    return load_certificate(folder / "authority.pem", hint="give the authority folder that deepca init created")
+    path = folder / "authority.pem"
+    certificate = load_certificate(path, hint="give the authority folder that deepca init created")
+    if not certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME):
+        raise InvalidInput(
+            f"{path}: this is not the certificate of an authority created by deepca init; restore it from a backup",
+            file=str(path),
+            parameter="authority",
+        )
+    return certificate
 
 
 def network_of(certificate: x509.Certificate) -> str:
@@ -104,7 +89,7 @@ def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[st
         its_network, site = site_of(csr)
         public = public_key(csr)
         genuine = csr.is_signature_valid
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise InvalidInput(
             "the request does not name exactly one site, or its key is not for ECDSA on P-256; create another at the "
             "site with deepca join",
@@ -112,7 +97,8 @@ def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[st
         ) from None
     if not genuine:
         raise InvalidInput(
-            f"the request of {site} is not signed with its own key; create another at the site with deepca join",
+            f"the request of {site} is not signed with the key that it contains; create another at the site with "
+            "deepca join",
             parameter="signature",
         )
     if its_network != network:
@@ -153,7 +139,7 @@ class Authority:
             .issuer_name(owner)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - SKEW)
+            .not_valid_before(now - CLOCK_TOLERANCE)
             .not_valid_after(now + timedelta(days=_AUTHORITY_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(key_usage(authority=True), critical=True)
@@ -164,7 +150,7 @@ class Authority:
         created = cls(folder, certificate, key)
         write_key(folder / "authority.key", key, passphrase)
         write_atomic(folder / "authority.pem", pem(certificate))
-        created._write_state([], 0)
+        write_records(folder, [], 0)
         created.reissue(now=now)
         return created
 
@@ -172,7 +158,7 @@ class Authority:
     def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
         """Load the authority in a folder; ``passphrase`` decrypts its key, if it is encrypted."""
         certificate = load_own_certificate(folder)
-        key = load_key(folder / "authority.key", passphrase)
+        key = load_key(folder / "authority.key", passphrase, of_authority=True)
         if fingerprint(key) != fingerprint(certificate):
             raise InvalidInput(
                 f"{folder}: authority.key is not the key of authority.pem; restore both from a backup", file=str(folder)
@@ -184,14 +170,14 @@ class Authority:
         """Name of the network that this authority signs for."""
         return network_of(self.certificate)
 
-    def issued(self) -> tuple[Issued, ...]:
+    def issued(self) -> tuple[IssuedCertificate, ...]:
         """Return all certificates so far, oldest first."""
         return read_issued(self.folder)
 
     def revocations(self) -> RevocationList | None:
         """Return the revocation list in the authority's folder; None if it is missing or sites could not use it."""
         try:
-            return load_list(self.folder / "revoked.pem", self.certificate)
+            return load_revocation_list(self.folder / "revoked.pem", self.certificate)
         except RevocationListError:
             return None
 
@@ -200,15 +186,22 @@ class Authority:
     def sign(
         self, csr: x509.CertificateSigningRequest, days: int = 365, *, now: datetime | None = None
     ) -> x509.Certificate:
-        """Issue a certificate for the site that the request names, valid no longer than the authority itself."""
+        """Issue a certificate for the site that the request names, valid no longer than the authority itself.
+
+        Raises
+        ------
+        InvalidInput
+            If the request cannot be signed (see :func:`check_request`), or its key was signed before (``parameter`` is
+            then "key"); ParameterError if ``days`` is less than 1.
+        """
         now = now or now_utc()
         site, public = check_request(csr, self.network)
         end = self._expiry(days, now)
         with exclusive_lock(self.folder):  # a concurrent command must not overwrite this record
-            issued, number = _read_state(self.folder)
+            issued, number = read_records(self.folder)
             self._check_new(fingerprint(csr), issued)
             signed = self._certificate(site, public, end, now)
-            one = Issued(
+            one = IssuedCertificate(
                 f"{signed.serial_number:x}",
                 site,
                 fingerprint(csr),
@@ -216,19 +209,19 @@ class Authority:
                 signed.not_valid_after_utc.isoformat(),
             )
             # recorded before anybody has it: a certificate without a record could not be revoked
-            self._write_state([*issued, one], number)
+            write_records(self.folder, [*issued, one], number)
             facts = {"site": site, "serial": one.serial, "fingerprint": one.key}
             self._add_to_ledger("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
         return signed
 
-    def _check_new(self, key: str, issued: list[Issued]) -> None:
+    def _check_new(self, key: str, issued: list[IssuedCertificate]) -> None:
         """Raise InvalidInput if a key was signed before or is the authority's own."""
         for one in issued:
             if one.key == key:
                 raise InvalidInput(
                     f"the key in this request was signed before (for {one.site}, {one.not_before[:10]}), and every "
-                    "certificate needs a new key; at the site, remove site.key.new if it exists, then run "
-                    "deepca join --renew",
+                    "certificate needs a new key; at the site, remove the key that waits for its certificate "
+                    "(site.key.new), if there is one, then run deepca join SITE --renew",
                     parameter="key",
                     value=key,
                 )
@@ -249,7 +242,7 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - SKEW)
+            .not_valid_before(now - CLOCK_TOLERANCE)
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(key_usage(authority=False), critical=True)
@@ -262,7 +255,9 @@ class Authority:
 
     # ----------------------------------------------------------------------------------------------------- revocation
 
-    def revoke(self, which: str, *, days: int = LIST_DAYS, now: datetime | None = None) -> tuple[Issued, ...]:
+    def revoke(
+        self, which: str, *, days: int = REVOCATION_LIST_DAYS, now: datetime | None = None
+    ) -> tuple[IssuedCertificate, ...]:
         """Revoke certificates, and sign the next revocation list.
 
         Parameters
@@ -276,18 +271,24 @@ class Authority:
 
         Returns
         -------
-        tuple of Issued
+        tuple of IssuedCertificate
             The newly revoked certificates.
+
+        Raises
+        ------
+        InvalidInput
+            If no certificate matches ``which``. ParameterError if ``days`` is less than 1.
         """
         now = now or now_utc()
         with exclusive_lock(self.folder):  # a concurrent command must not overwrite this record
-            issued, number = _read_state(self.folder)
+            issued, number = read_records(self.folder)
             chosen = [one for one in issued if one.site == which]
             chosen = chosen or [one for one in issued if one.serial == which.lower().replace(":", "").lstrip("0")]
             if not chosen:
-                known = ", ".join(sorted({one.site for one in issued})) or "none"
+                known = ", ".join(sorted({one.site for one in issued}))
+                advice = f"give a serial number, or a site that has one: {known}" if known else "none has been issued"
                 raise InvalidInput(
-                    f"no certificate matches {which!r}; give its serial number, or a site that has one: {known}",
+                    f"no certificate matches {which!r}; {advice}",
                     parameter="revoke",
                     value=which,
                 )
@@ -298,19 +299,19 @@ class Authority:
                 self._add_to_ledger("revoked", now, site=one.site, serial=one.serial)
         return newly
 
-    def reissue(self, days: int = LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
+    def reissue(self, days: int = REVOCATION_LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
         """Sign the next revocation list with the same entries, valid for ``days`` days."""
         with exclusive_lock(self.folder):
-            return self._next_list(*_read_state(self.folder), days, now or now_utc())
+            return self._next_list(*read_records(self.folder), days, now or now_utc())
 
-    def up_to_date_list(self, *, now: datetime | None = None) -> RevocationList:
-        """Return the revocation list to hand out, newly signed if it is missing or past half its lifetime."""
+    def up_to_date_revocation_list(self, *, now: datetime | None = None) -> RevocationList:
+        """Return the revocation list to hand out, newly signed unless it is valid for more than half a year."""
         now, found = now or now_utc(), self.revocations()
-        if found is not None and found.ends - now > timedelta(days=LIST_DAYS / 2):
+        if found is not None and found.ends - now > timedelta(days=REVOCATION_LIST_DAYS / 2):
             return found
         return self.reissue(now=now)
 
-    def _next_list(self, issued: list[Issued], number: int, days: int, now: datetime) -> RevocationList:
+    def _next_list(self, issued: list[IssuedCertificate], number: int, days: int, now: datetime) -> RevocationList:
         end = self._expiry(days, now)
         dates = {int(one.serial, 16): datetime.fromisoformat(one.revoked) for one in issued if one.revoked is not None}
         number, earlier = self._earlier_list(number)
@@ -328,11 +329,11 @@ class Authority:
             entry = x509.RevokedCertificateBuilder().serial_number(serial)
             builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
         content = pem(builder.sign(self.key, hashes.SHA256()))
-        self._write_state(issued, number)  # before anybody has the list, so that no number is ever used twice
+        write_records(self.folder, issued, number)  # before anybody has the list, so that no number is ever used twice
         self._add_to_ledger("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
         path = self.folder / "revoked.pem"
         write_atomic(path, content)
-        return parse_list(content, self.certificate, path)
+        return parse_revocation_list(content, self.certificate, path)
 
     def _earlier_list(self, number: int) -> tuple[int, dict[int, datetime]]:
         """Return the highest list number so far and the entries of the list in the folder, even if it has no number."""
@@ -342,7 +343,7 @@ class Authority:
             found = x509.load_pem_x509_crl((self.folder / "revoked.pem").read_bytes())
             if found.is_signature_valid(public_key(self.certificate)):
                 return number, {one.serial_number: one.revocation_date_utc for one in found}
-        except (OSError, *UNREADABLE):
+        except (OSError, *PARSE_ERRORS):
             pass  # issued.json records revocations as well
         return number, {}
 
@@ -363,10 +364,6 @@ class Authority:
     def _identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
 
-    def _write_state(self, issued: list[Issued], number: int) -> None:
-        text = json.dumps({"issued": [asdict(one) for one in issued], "list": number}, indent=2)
-        write_atomic(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
-
     def _add_to_ledger(self, event: str, now: datetime, **facts: object) -> None:
         """Append a line to the ledger, which is never rewritten."""
         line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
@@ -376,19 +373,3 @@ class Authority:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _read_state(folder: Path) -> tuple[list[Issued], int]:
-    """Return all certificates issued and the number of the last list, 0 if an earlier version wrote the file."""
-    path = folder / "issued.json"
-    try:
-        state = json.loads(read_content(path, "restore it from a backup"))
-        return [Issued(**entry) for entry in state["issued"]], int(state.get("list", 0))
-    except (ValueError, TypeError, KeyError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(
-            f"{path}: damaged; restore this record of all issued certificates from a backup",
-            file=str(path),
-            parameter="issued",
-        ) from None

@@ -17,14 +17,16 @@ from cryptography.x509.oid import NameOID
 
 from deepca.errors import InvalidInput, Refused
 from deepca.sites.config.addresses import is_network_name, is_site_name
-from deepca.sites.pki.keys import UNREADABLE, Key, public_key
+from deepca.sites.pki.keys import PARSE_ERRORS, Key, public_key
 from deepca.sites.pki.revocation import RevocationList
 
 __all__ = [
-    "SKEW",
+    "CLOCK_TOLERANCE",
     "alternative_names",
+    "build_request",
     "check_certificate",
     "check_peer",
+    "describe_refusal",
     "format_time",
     "key_usage",
     "load_certificate",
@@ -33,22 +35,21 @@ __all__ = [
     "parse_certificate",
     "pem",
     "read_content",
-    "request",
     "site_of",
     "subject_name",
     "verify_signature",
 ]
 
-SKEW = timedelta(minutes=5)
+CLOCK_TOLERANCE = timedelta(minutes=5)
 """Tolerated clock difference: certificates become valid this long before they are signed."""
 _URI_PREFIX = "deepca:"
-_UNREADABLE_NAMES = (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+_NAME_ERRORS = (*PARSE_ERRORS, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
 # -------------------------------------------------------------------------------------------- requests and certificates
 
 
-def request(site: str, network: str, key: Key) -> x509.CertificateSigningRequest:
+def build_request(site: str, network: str, key: Key) -> x509.CertificateSigningRequest:
     """Build a site's certificate request, which proves possession of the key without containing it."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject_name(site, network))
     return builder.add_extension(alternative_names(site, network), critical=False).sign(key, hashes.SHA256())
@@ -60,13 +61,13 @@ def site_of(named: x509.Certificate | x509.CertificateSigningRequest) -> tuple[s
         names = named.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         hosts = names.get_values_for_type(x509.DNSName)
-    except _UNREADABLE_NAMES:
-        raise ValueError("no site is named") from None
+    except _NAME_ERRORS:
+        raise ValueError("the alternative names are missing or malformed") from None
     if len(uris) != 1 or len(hosts) != 1 or len(names) != 2 or not uris[0].startswith(_URI_PREFIX):
-        raise ValueError("no site is named")
+        raise ValueError("the alternative names are not those of exactly one site")
     network, _, site = uris[0].removeprefix(_URI_PREFIX).partition("/")
     if not is_network_name(network) or not is_site_name(site) or hosts[0] != site:
-        raise ValueError("no site is named")
+        raise ValueError("the names of the site or its network are invalid or differ")
     return network, site
 
 
@@ -85,7 +86,7 @@ def load_request(path: Path) -> x509.CertificateSigningRequest:
     content = read_content(path)
     try:
         return x509.load_pem_x509_csr(content)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise InvalidInput(
             f"{path}: this is not a certificate request, or it is damaged; ask the site for request.csr again",
             file=str(path),
@@ -97,9 +98,10 @@ def parse_certificate(content: bytes, path: Path) -> x509.Certificate:
     """Parse the first certificate of a PEM file's content; ``path`` is for messages."""
     try:
         return x509.load_pem_x509_certificates(content)[0]
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise InvalidInput(
-            f"{path}: this is not a certificate, or it is damaged; ask the operator of the authority for it again",
+            f"{path}: this is not a certificate, or it is damaged; restore it from a backup, or ask the operator of "
+            "the authority for it again",
             file=str(path),
             parameter="certificate",
         ) from None
@@ -110,7 +112,7 @@ def read_content(path: Path, hint: str = "") -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: no such file; {hint or 'check the path'}", file=str(path)) from None
+        raise InvalidInput(f"{path}: file not found; {hint or 'check the path'}", file=str(path)) from None
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be read ({error.strerror}); check its permissions", file=str(path)
@@ -170,7 +172,7 @@ def check_peer(
     """Raise :class:`Refused` unless a certificate (DER) is valid and names the expected site of this network."""
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise Refused(f"{expected_site} presented data that is not a certificate", reason="unreadable") from None
     check_certificate(certificate, expected_site, network, authority, revocations, now or now_utc())
 
@@ -189,14 +191,14 @@ def check_certificate(
         certificate.verify_directly_issued_by(authority)
         public_key(certificate)
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    except (*UNREADABLE, InvalidSignature):
+    except (*PARSE_ERRORS, InvalidSignature):
         raise Refused(f"{shown} is not signed by the authority of {network}", reason="issuer") from None
     if now > end:
         raise Refused(f"{shown} expired on {format_time(end)}; the time here is {format_time(now)}", reason="expired")
     if now < begin:
         raise Refused(
-            f"{shown} is not valid before {format_time(begin)}; the time here is {format_time(now)}, if the "
-            "clock is right",
+            f"{shown} is not valid before {format_time(begin)}, but the time here is {format_time(now)}; check this "
+            "machine's clock (NTP)",
             reason="early",
         )
     try:
@@ -221,11 +223,16 @@ def check_certificate(
         )
 
 
+def describe_refusal(error: Refused, remedy: str) -> str:
+    """Return the message of an error of :func:`check_certificate`, with a remedy unless the message contains one."""
+    return str(error) if error.reason in ("early", "list expired") else f"{error}; {remedy}"
+
+
 def verify_signature(certificate_der: bytes, signature: bytes, data: bytes) -> bool:
     """Return whether ``data`` was signed with the key of this certificate (DER), by ECDSA with SHA-256."""
     try:
         public = public_key(x509.load_der_x509_certificate(certificate_der))
         public.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-    except (*UNREADABLE, InvalidSignature):
+    except (*PARSE_ERRORS, InvalidSignature):
         return False
     return True

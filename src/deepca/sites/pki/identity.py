@@ -18,6 +18,7 @@ from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import (
     check_certificate,
     check_peer,
+    describe_refusal,
     format_time,
     load_certificate,
     now_utc,
@@ -28,12 +29,12 @@ from deepca.sites.pki.certificates import (
 )
 from deepca.sites.pki.keys import Key, fingerprint, key_pem, load_key, pending_key_path, public_key
 from deepca.sites.pki.revocation import (
-    MAX_LIST_BYTES,
+    MAX_REVOCATION_LIST_BYTES,
     RevocationList,
-    SeenLists,
-    current_list,
+    SeenRevocationLists,
+    current_revocation_list,
     expiry_warning,
-    parse_list,
+    parse_revocation_list,
 )
 
 __all__ = ["Identity", "load_authority"]
@@ -114,16 +115,14 @@ class Identity:
     @classmethod
     def _read(cls, site: SiteFile, stamp: _Stamp, *, writes: bool) -> Identity:
         network, authority = site.network.name, load_authority(site)
-        revocations = current_list(site, authority)
+        revocations = current_revocation_list(site, authority)
         content = read_content(site.certificate, f"request one with deepca join {site.path}")
         certificate = parse_certificate(content, site.certificate)
         try:
             check_certificate(certificate, site.site, network, authority, revocations, now_utc())
         except Refused as error:
-            raise CertificateError(
-                f"{site.certificate}: {error}; request a new one with deepca join {site.path} --renew",
-                reason=error.reason,
-            ) from None
+            why = describe_refusal(error, f"request another with deepca join {site.path} --renew")
+            raise CertificateError(f"{site.certificate}: {why}", reason=error.reason) from None
         key = _key_of(site, certificate)
         return cls(
             site=site.site,
@@ -146,7 +145,7 @@ class Identity:
         return self._private.sign(data, ec.ECDSA(hashes.SHA256()))
 
     def check_peer(self, certificate_der: bytes, expected_site: str) -> None:
-        """Raise :class:`Refused` unless a certificate is accepted; see :func:`check_peer`."""
+        """Raise :class:`Refused` unless a certificate is accepted, as :func:`.certificates.check_peer` describes."""
         check_peer(certificate_der, expected_site, self.network, self._authority, self.revocations)
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool:
@@ -160,22 +159,22 @@ class Identity:
     def reload(self) -> Identity:
         """Load the files again, but never replace a revocation list by an older one."""
         found = Identity.load(self._source) if self._writes else Identity.load_read_only(self._source)
-        if found.authority == self.authority and found.list_number < self.list_number:
+        if found.authority == self.authority and found.revocation_list_number < self.revocation_list_number:
             return replace(found, revocations=self.revocations)  # the newer list could neither be written nor recorded
         return found
 
     # ------------------------------------------------------------------------------------------------ revocation lists
 
     @property
-    def list_number(self) -> int:
+    def revocation_list_number(self) -> int:
         """Number of the revocation list in force; 0 without one."""
         return 0 if self.revocations is None else self.revocations.number
 
     @property
-    def list_der(self) -> bytes:
+    def revocation_list_der(self) -> bytes:
         """The revocation list in force, to send to neighbours; empty without one, or if it is too large."""
         found = b"" if self.revocations is None else self.revocations.der
-        return found if len(found) <= MAX_LIST_BYTES else b""
+        return found if len(found) <= MAX_REVOCATION_LIST_BYTES else b""
 
     def warning(self) -> str:
         """Return a warning about the revocation list if it expires soon; else an empty string."""
@@ -189,14 +188,14 @@ class Identity:
         Refused
             With reason "list" if this network's authority did not sign it, or it is too large.
         """
-        if len(der) > MAX_LIST_BYTES:
-            why = f"the revocation list has {len(der):,} bytes, and the limit is {MAX_LIST_BYTES:,}"
-            raise Refused(why, reason="list")
+        if len(der) > MAX_REVOCATION_LIST_BYTES:
+            size = f"{len(der):,} bytes, more than the limit of {MAX_REVOCATION_LIST_BYTES:,}"
+            raise Refused(f"the revocation list that a neighbour sent has {size}", reason="list")
         try:
-            found = parse_list(der, self._authority)
+            found = parse_revocation_list(der, self._authority)
         except RevocationListError as error:
             raise Refused(str(error), reason="list") from None
-        if found.number <= self.list_number or found.expired(now_utc()):
+        if found.number <= self.revocation_list_number or found.expired(now_utc()):
             return self
         if not self._writes:
             return replace(self, revocations=found)
@@ -213,13 +212,13 @@ class Identity:
         return adopted
 
     def _note(self) -> None:
-        if not self.list_number:
+        if not self.revocation_list_number:
             return
         try:
-            SeenLists.of(self._source, self._authority).note(self.list_number)
+            SeenRevocationLists.of(self._source, self._authority).note(self.revocation_list_number)
         except OSError as error:
             self._log_warning(
-                f"cannot record in {self._source.state} that revocation list {self.list_number} was seen "
+                f"cannot record in {self._source.state} that revocation list {self.revocation_list_number} was seen "
                 f"({error.strerror}); check the disk space and permissions of that folder"
             )
 

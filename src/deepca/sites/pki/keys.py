@@ -16,7 +16,7 @@ from deepca._util.files import write_atomic
 from deepca.errors import EnrolmentError, InvalidInput
 
 __all__ = [
-    "UNREADABLE",
+    "PARSE_ERRORS",
     "Key",
     "fingerprint",
     "is_encrypted",
@@ -31,7 +31,7 @@ __all__ = [
 
 Key = ec.EllipticCurvePrivateKey
 
-UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
+PARSE_ERRORS = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
 """Exceptions that `cryptography` raises for content that it cannot use."""
 _ENCRYPTION_MARKERS = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
 """Text in every encrypted PEM key: in PKCS #8, and in the older format of OpenSSL."""
@@ -47,8 +47,17 @@ def write_key(path: Path, key: Key, passphrase: bytes | None = None) -> None:
     write_atomic(path, key_pem(key, passphrase), mode=0o600)
 
 
-def load_key(path: Path, passphrase: bytes | None = None) -> Key:
+def load_key(path: Path, passphrase: bytes | None = None, *, of_authority: bool = False) -> Key:
     """Load a private key, whose file no other user of this machine may read.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    passphrase : bytes, optional
+        Passphrase of an encrypted key.
+    of_authority : bool, default False
+        Whether the key is that of an authority rather than a site; errors advise accordingly.
 
     Raises
     ------
@@ -57,13 +66,16 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
     EnrolmentError
         With reason "passphrase" if the key is encrypted and the passphrase is missing or wrong.
     """
-    content = read_private(path, "key", missing="run deepca join at its site to create it, or restore a backup")
+    restore, renew = "restore it from a backup", "request another with deepca join SITE --renew"
+    content = read_private(path, "key", missing=restore if of_authority else f"{restore}, or {renew}")
+    remedy = restore if of_authority else f"{restore}, or move it away and {renew}"
     encrypted = _has_passphrase(content)
     if encrypted and passphrase is None:
-        raise EnrolmentError(f"{path}: this key is encrypted; give its passphrase", reason="passphrase")
+        advice = "give its" if of_authority else "decrypt it (openssl pkey), since agents cannot ask for a"
+        raise EnrolmentError(f"{path}: this key is encrypted; {advice} passphrase", reason="passphrase")
     try:
         key = serialization.load_pem_private_key(content, password=passphrase if encrypted else None)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         if encrypted:
             raise EnrolmentError(
                 f"{path}: this key cannot be decrypted: the passphrase is wrong, or the file is damaged; give the "
@@ -71,14 +83,13 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
                 reason="passphrase",
             ) from None
         raise InvalidInput(
-            f"{path}: this is not a private key in PEM, or it is damaged; restore it from a backup, or move it away "
-            "and run deepca join to create another",
+            f"{path}: this is not a private key in PEM, or it is damaged; {remedy}",
             file=str(path),
             parameter="key",
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InvalidInput(
-            f"{path}: this key is not for ECDSA on P-256; move it away and run deepca join to create one that is",
+            f"{path}: this key is not for ECDSA on P-256; {remedy}",
             file=str(path),
             parameter="key",
         )
@@ -113,7 +124,9 @@ def read_private(path: Path, what: str, *, missing: str) -> bytes:
             exposed = os.name == "posix" and bool(mode & 0o077)
             content = b"" if exposed else file.read()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no {what}; {missing}", file=str(path), parameter=what) from None
+        raise InvalidInput(
+            f"{path}: file not found; this should be the {what}; {missing}", file=str(path), parameter=what
+        ) from None
     except OSError as error:
         raise InvalidInput(
             f"{path}: the {what} cannot be read ({error.strerror}); check its permissions",

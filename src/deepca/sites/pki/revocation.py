@@ -16,30 +16,31 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from deepca._util.files import exclusive_lock, write_atomic
+from deepca._util.units import plural
 from deepca.errors import InvalidInput, RevocationListError
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.pki.keys import UNREADABLE, fingerprint, public_key
+from deepca.sites.pki.keys import PARSE_ERRORS, fingerprint, public_key
 
 __all__ = [
-    "LIST_DAYS",
-    "MAX_LIST_BYTES",
-    "WARN_AHEAD",
+    "EXPIRY_WARNING_PERIOD",
+    "MAX_REVOCATION_LIST_BYTES",
+    "REVOCATION_LIST_DAYS",
     "RevocationList",
-    "SeenLists",
-    "current_list",
+    "SeenRevocationLists",
+    "current_revocation_list",
     "expiry_warning",
-    "load_list",
-    "parse_list",
+    "load_revocation_list",
+    "parse_revocation_list",
 ]
 
-LIST_DAYS = 365
-"""Default number of days for which a list is valid."""
-WARN_AHEAD = timedelta(days=30)
-"""Agents and the doctor warn if a list expires within this time."""
-MAX_LIST_BYTES = 1 << 20
-"""Size limit of a list (DER) from a neighbour: enough for about 25,000 revoked certificates."""
+REVOCATION_LIST_DAYS = 365
+"""Default number of days for which a revocation list is valid."""
+EXPIRY_WARNING_PERIOD = timedelta(days=30)
+"""Agents warn about revocation lists, and the doctor also about certificates, that expire within this time."""
+MAX_REVOCATION_LIST_BYTES = 1 << 20
+"""Maximum size of a list from a neighbour, in bytes of DER: enough for about 25,000 revoked certificates."""
 _MAX_LIST_NUMBER = 1 << 62  # messages carry list numbers as 64-bit integers
-_FETCH_AGAIN = "ask the operator of the authority for it again"
+_FETCH_AGAIN = "ask the operator of the authority for the newest list"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class RevocationList:
         return self._entries.public_bytes(serialization.Encoding.PEM)
 
 
-def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = None) -> RevocationList:
+def parse_revocation_list(content: bytes, authority: x509.Certificate, path: Path | None = None) -> RevocationList:
     """Parse a revocation list (PEM if it has a ``path``, else DER), and verify the authority's signature.
 
     Raises
@@ -100,14 +101,14 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
     try:
         found = x509.load_der_x509_crl(content) if path is None else x509.load_pem_x509_crl(content)
         genuine = found.issuer == authority.subject and found.is_signature_valid(public_key(authority))
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise error(f"cannot be read; {_FETCH_AGAIN}", "unreadable") from None
     if not genuine:  # so nothing more of it is read
         raise error(f"is not signed by this network's authority; {_FETCH_AGAIN}", "foreign")
     try:
         extensions = list(found.extensions)
         ends = found.next_update_utc
-    except (*UNREADABLE, x509.DuplicateExtension):
+    except (*PARSE_ERRORS, x509.DuplicateExtension):
         raise error(f"cannot be read; {_FETCH_AGAIN}", "unreadable") from None
     numbers = [one.value.crl_number for one in extensions if isinstance(one.value, x509.CRLNumber)]
     if (
@@ -119,14 +120,20 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
     if not numbers:
         raise error(
             "has no number, so it cannot be compared with others; the operator of the authority has to sign one with a "
-            "number (deepca join --reissue); then install it with deepca join SITE --revoked FILE",
+            "number (deepca join --reissue); then install it with deepca join SITE --revocation-list FILE",
             "unnumbered",
         )
     return RevocationList(numbers[0], ends, found.public_bytes(serialization.Encoding.DER), found)
 
 
-def load_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
-    """Read a list from a PEM file; return None if the file is missing."""
+def load_revocation_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
+    """Read a revocation list from a PEM file; return None if the file is missing.
+
+    Raises
+    ------
+    InvalidInput
+        If the file cannot be read; RevocationListError if its content cannot be used.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -135,11 +142,11 @@ def load_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
         raise InvalidInput(
             f"{path}: cannot be read ({error.strerror}); check its permissions", file=str(path)
         ) from None
-    return parse_list(content, authority, path)
+    return parse_revocation_list(content, authority, path)
 
 
 @dataclass(frozen=True)
-class SeenLists:
+class SeenRevocationLists:
     """The highest list number that a site has seen from its authority, recorded in a file.
 
     Parameters
@@ -154,7 +161,7 @@ class SeenLists:
     authority: str
 
     @classmethod
-    def of(cls, site: SiteFile, authority: x509.Certificate) -> SeenLists:
+    def of(cls, site: SiteFile, authority: x509.Certificate) -> SeenRevocationLists:
         """Return the record that a site keeps in its state folder."""
         return cls(site.state / "revocations.json", fingerprint(authority))
 
@@ -181,27 +188,29 @@ class SeenLists:
             return {}
         except (OSError, ValueError, TypeError, AttributeError):
             raise RevocationListError(
-                f"{self.path}: damaged; it records the newest revocation list that this site has seen. Ask the "
-                "operator of the authority for the newest list, remove this file, and install the list: deepca join "
-                "SITE --revoked FILE",
+                f"{self.path}: unreadable or damaged; it records the newest revocation list that this site has seen. "
+                "Ask the operator of the authority for the newest list, remove this file, and install the list: deepca "
+                "join SITE --revocation-list FILE",
                 reason="memory",
                 path=str(self.path),
             ) from None
 
 
-def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | None = None) -> RevocationList | None:
-    """Return the list that is in force at a site; None if it has never had one.
+def current_revocation_list(
+    site: SiteFile, authority: x509.Certificate, now: datetime | None = None
+) -> RevocationList | None:
+    """Return the revocation list in force at a site; None if the site has never had one.
 
     Raises
     ------
     RevocationListError
         If the list is missing or older although a newer one was seen, has expired, lacks a number, or is unreadable.
     """
-    seen = SeenLists.of(site, authority).number()
-    found = load_list(site.revoked, authority)
+    seen = SeenRevocationLists.of(site, authority).number()
+    found = load_revocation_list(site.revoked, authority)
     newest = (
         f"get the newest list from the operator of the authority or from a neighbour, and install it: "
-        f"deepca join {site.path} --revoked FILE"
+        f"deepca join {site.path} --revocation-list FILE"
     )
     if found is None:
         if not seen:
@@ -225,7 +234,7 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
         raise RevocationListError(
             f"{site.revoked}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the operator of the "
             f"authority has to sign a new one (deepca join --reissue); then install it with deepca join {site.path} "
-            "--revoked FILE",
+            "--revocation-list FILE",
             reason="expired",
             path=str(site.revoked),
             number=found.number,
@@ -235,11 +244,14 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
 
 
 def expiry_warning(found: RevocationList | None, now: datetime) -> str:
-    """Return a warning that a list will expire soon; empty if it will not."""
-    if found is None or found.ends - now > WARN_AHEAD:
+    """Return a warning that a revocation list has expired or will do so soon; empty if neither is the case."""
+    if found is None or found.ends - now > EXPIRY_WARNING_PERIOD:
         return ""
-    days = max((found.ends - now).days, 0)
+    advice = "the operator of the authority has to sign a new one (deepca join --reissue)"
+    if found.expired(now):
+        return f"revocation list {found.number} expired on {found.ends:%Y-%m-%d}: no connection is accepted; {advice}"
+    days = (found.ends - now).days
     return (
-        f"revocation list {found.number} expires on {found.ends:%Y-%m-%d}, in {days} days; after that all "
-        "connections are refused. The operator of the authority has to sign a new one (deepca join --reissue)"
+        f"revocation list {found.number} expires on {found.ends:%Y-%m-%d}, in {days} day{plural(days)}; after that all "
+        f"connections are refused, so {advice} before then"
     )

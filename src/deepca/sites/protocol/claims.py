@@ -15,13 +15,13 @@ from deepca.sites.protocol import wire_pb2 as wire
 
 __all__ = ["Claims", "Endorsement", "ResultClaim"]
 
-_MAX_ENDORSEMENTS = 8  # kept per site; an honest site signs once per epoch
-_MAX_EPOCH = 1 << 62  # leaves room to count further in 64 bits
+_MAX_ENDORSEMENTS = 8  # maximum number kept per site; an honest site signs once per epoch
+_EPOCH_LIMIT = 1 << 62  # leaves room to count further in 64 bits
 
 
 @dataclass(frozen=True, order=True)
 class ResultClaim:
-    """Claim that a model file is the result of an epoch.
+    """A claim that a model file is the result of an epoch.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class ResultClaim:
         """Read a claim; raise FrameError if it is malformed."""
         members = tuple(claim.members)
         valid = (
-            0 < claim.epoch < _MAX_EPOCH
+            0 < claim.epoch < _EPOCH_LIMIT
             and len(claim.plan) == len(claim.outcome) == 32
             and bool(members)
             and members == tuple(sorted(set(members)))
@@ -76,7 +76,7 @@ class Endorsement:
 
     @property
     def statement(self) -> bytes:
-        """The bytes that are signed, preceded by a label and a digest of the run."""
+        """The bytes to sign, before which signatures put a label and a digest of the run."""
         claim = self.claim
         content = [self.site, claim.epoch, claim.plan.hex(), claim.members, claim.outcome.hex()]
         return json.dumps(content).encode()
@@ -89,7 +89,7 @@ class Endorsement:
 
     @classmethod
     def from_wire(cls, message: wire.Endorsement, sites: int) -> Endorsement:
-        """Read an endorsement without verifying it; raise FrameError if its site is not a member."""
+        """Read an endorsement without verifying it; raise FrameError if its claim is malformed or lacks its site."""
         claim = ResultClaim.from_wire(message.claim, sites)
         if message.site not in claim.members:
             raise FrameError("an endorsement by a site that is not a member")
@@ -97,13 +97,13 @@ class Endorsement:
 
 
 class Claims:
-    """The endorsements known at this site, which callers verify before they add them."""
+    """The endorsements known at this site, at most the last few of each; callers verify them before they add them."""
 
     def __init__(self) -> None:
         self._by_site: dict[int, list[Endorsement]] = {}  # oldest epoch first
 
     def add(self, endorsement: Endorsement) -> bool:
-        """Add an endorsement; return whether its claim is new for its site."""
+        """Add an endorsement, and return True, unless its site is known to have endorsed the same claim."""
         kept = self._by_site.setdefault(endorsement.site, [])
         if any(one.claim == endorsement.claim for one in kept):
             return False
@@ -127,7 +127,7 @@ class Claims:
         return iter(sorted(found, reverse=True))
 
     def endorsements(self, claim: ResultClaim) -> tuple[Endorsement, ...]:
-        """Return all endorsements of a claim."""
+        """Return all known endorsements of a claim."""
         return tuple(one for kept in self._by_site.values() for one in kept if one.claim == claim)
 
     def proposal(self, claim: ResultClaim) -> Endorsement | None:

@@ -14,8 +14,8 @@ from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["as_printable", "count_columns", "differing_columns", "fingerprint_of", "network_digest", "schema_of"]
 
-_HASH_BYTES = 4  # of the hash of a column name
-_MAX_LISTED_COLUMNS = 16_384  # beyond that, one hash stands for all columns: these take 64 KB
+_HASH_BYTES = 4  # length of the hash of a column name
+_MAX_LISTED_COLUMNS = 16_384  # their hashes take 64 KB; for more columns, one hash stands for all
 _MAX_SHOWN_CHARACTERS = 64  # longer values are not shown in messages
 
 
@@ -81,7 +81,7 @@ def differing_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> 
 
 
 def as_printable(mine: bytes, other: bytes) -> tuple[str, str] | None:
-    """Return two values as text if both are short and printable; None for hashes."""
+    """Return two values of a fingerprint as text; None unless both are short and printable, as hashes are not."""
     try:
         texts = mine.decode("ascii"), other.decode("ascii")
     except UnicodeDecodeError:

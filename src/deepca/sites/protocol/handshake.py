@@ -1,6 +1,7 @@
 """Authenticate two neighbours at the start of a stream: each sends a Challenge, then a Proof.
 
-This module does no input or output; :mod:`deepca.sites.transport.streams` carries the frames.
+This module only makes and checks frames; :mod:`deepca.sites.transport.sessions` sends and receives them. The messages
+of its errors are complete clauses, which name the sites.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Protocol
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 
-__all__ = ["NONCE", "PROTOCOL", "Credentials", "Handshake"]
+__all__ = ["NONCE_BYTES", "PROTOCOL", "Credentials", "Handshake"]
 
 PROTOCOL = 2
-"""Version of the protocol, which must be the same on both sides."""
-NONCE = 32
-"""Size of a nonce in bytes."""
+"""Version of the protocol, which must be the same at both sites."""
+NONCE_BYTES = 32
+"""Number of random bytes in a Challenge."""
+_MAX_NAME = 80  # characters shown of a name that has not been authenticated
 _PROOF_LABEL = b"deepca.v1 proof"  # prefix of the signed bytes, so that the signature is valid for nothing else
 
 
@@ -29,7 +31,7 @@ class Credentials(Protocol):
 
     @property
     def certificate(self) -> bytes:
-        """Certificate file in PEM, with this site's certificate first."""
+        """Content of the certificate file (PEM), which begins with this site's certificate."""
 
     @property
     def key(self) -> bytes:
@@ -43,17 +45,17 @@ class Credentials(Protocol):
         """Sign with the key of the certificate."""
 
     def check_peer(self, certificate_der: bytes, expected_site: str) -> None:
-        """Raise :class:`~deepca.errors.NetworkError` unless this certificate of the expected site is accepted."""
+        """Raise :class:`~deepca.errors.NetworkError` unless this certificate is accepted for the expected site."""
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool:
         """Return whether ``data`` was signed with the key of this certificate."""
 
     @property
-    def list_number(self) -> int:
+    def revocation_list_number(self) -> int:
         """Number of the revocation list in force; 0 without one."""
 
     @property
-    def list_der(self) -> bytes:
+    def revocation_list_der(self) -> bytes:
         """The revocation list in force, in DER."""
 
     def adopt(self, der: bytes) -> Credentials:
@@ -62,7 +64,7 @@ class Credentials(Protocol):
         Raises
         ------
         NetworkError
-            If the authority did not sign the list.
+            If the authority did not sign the list, or the list is too large.
         """
 
     def warning(self) -> str:
@@ -72,48 +74,58 @@ class Credentials(Protocol):
         """Return whether the files have changed since they were read."""
 
     def reload(self) -> Credentials:
-        """Load the files again."""
+        """Return credentials from the files as they are now; raise InvalidInput if a file cannot be used."""
 
 
 class Handshake:
-    """One side of the handshake; every method raises :class:`FrameError` for a frame that it does not accept."""
+    """One side of a handshake.
+
+    Parameters
+    ----------
+    me : str
+        Name of this site.
+    credentials : Credentials or None
+        Credentials of this site; None without encryption.
+    """
 
     def __init__(self, me: str, credentials: Credentials | None) -> None:
         self._me, self._credentials = me, credentials
-        self._nonce = os.urandom(NONCE)
+        self._nonce = os.urandom(NONCE_BYTES)
         self._their_nonce = b""
         self.peer = ""
         """Name that the other side claims; proven only after :meth:`check`."""
-        self.their_list = 0
+        self.their_revocation_list_number = 0
         """Number of the revocation list that the other side claims to have."""
-        self.own_list = 0 if credentials is None else credentials.list_number
-        """Number of the revocation list here, which is sent to the other side if it is newer."""
+        self.own_revocation_list_number = 0 if credentials is None else credentials.revocation_list_number
+        """Number of the revocation list at this site, which is sent to the other side if it is newer."""
 
     def challenge(self) -> wire.Frame:
         """Return the Challenge to send."""
-        challenge = wire.Challenge(protocol=PROTOCOL, site=self._me, nonce=self._nonce, revocations=self.own_list)
+        challenge = wire.Challenge(
+            protocol=PROTOCOL, site=self._me, nonce=self._nonce, revocations=self.own_revocation_list_number
+        )
         return wire.Frame(challenge=challenge)
 
     def proof(self, frame: wire.Frame) -> wire.Frame:
-        """Return the Proof that answers the other side's Challenge."""
-        _expect(frame, "challenge")
+        """Return the Proof that answers the other side's Challenge; raise FrameError if that is not acceptable."""
+        _expect(frame, "challenge", "the other side")
         theirs = frame.challenge
         if theirs.protocol != PROTOCOL:
             raise FrameError(
-                f"{theirs.site[:80]!r} speaks version {theirs.protocol} of the protocol, but {self._me} speaks "
+                f"{theirs.site[:_MAX_NAME]!r} uses version {theirs.protocol} of the protocol, but {self._me} uses "
                 f"version {PROTOCOL}; install the same version of deepca at both"
             )
-        if len(theirs.nonce) != NONCE or theirs.nonce == self._nonce:
-            raise FrameError(f"the challenge does not contain {NONCE} fresh random bytes")
+        if len(theirs.nonce) != NONCE_BYTES or theirs.nonce == self._nonce:
+            raise FrameError(f"{theirs.site[:_MAX_NAME]!r} sent a challenge without {NONCE_BYTES} fresh random bytes")
         if theirs.site == self._me:
             raise FrameError(f"both sides are called {self._me}; check `site` in site.toml at both")
-        self.peer, self._their_nonce, self.their_list = theirs.site, theirs.nonce, theirs.revocations
+        self.peer, self._their_nonce, self.their_revocation_list_number = theirs.site, theirs.nonce, theirs.revocations
         if self._credentials is None:
             return wire.Frame(proof=wire.Proof())
         statement = _statement(self._me, self.peer, self._their_nonce, self._nonce)
         proof = wire.Proof(certificate=self._credentials.certificate_der, signature=self._credentials.sign(statement))
-        if self.own_list > self.their_list:
-            proof.revocations = self._credentials.list_der
+        if self.own_revocation_list_number > self.their_revocation_list_number:
+            proof.revocations = self._credentials.revocation_list_der
         return wire.Frame(proof=proof)
 
     def check(self, frame: wire.Frame, transport: bytes | None, credentials: Credentials | None = None) -> bytes:
@@ -126,9 +138,16 @@ class Handshake:
         transport : bytes or None
             Certificate that the other side used for TLS, if known.
         credentials : Credentials, optional
-            Credentials that include the revocation list sent with the Proof, if that list is newer.
+            Credentials to use from now on, which take the revocation list sent with the Proof into account.
+
+        Raises
+        ------
+        FrameError
+            If the frame is not a Proof, or does not prove that its sender has the key of its certificate.
+        NetworkError
+            If the certificate is not accepted (see :meth:`Credentials.check_peer`).
         """
-        _expect(frame, "proof")
+        _expect(frame, "proof", self.peer)
         if credentials is not None:
             self._credentials = credentials
         certificate, signature = frame.proof.certificate, frame.proof.signature
@@ -149,9 +168,10 @@ class Handshake:
         return certificate
 
 
-def _expect(frame: wire.Frame, kind: str) -> None:
+def _expect(frame: wire.Frame, kind: str, who: str) -> None:
+    """Raise FrameError unless ``who`` sent a frame of the expected kind."""
     if (found := frame.WhichOneof("kind")) != kind:
-        raise FrameError(f"expected a frame of kind {kind}, got {found}")
+        raise FrameError(f"{who} sent a frame of kind {found or 'unknown'} instead of a {kind}")
 
 
 def _statement(speaker: str, listener: str, listeners_nonce: bytes, speakers_nonce: bytes) -> bytes:

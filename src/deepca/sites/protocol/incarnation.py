@@ -14,16 +14,16 @@ class Incarnation:
 
     Parameters
     ----------
-    incarnation : int
+    number : int
         Number that increases with every start.
     boot : int
-        Random number, which distinguishes starts with the same ``incarnation``.
+        Random number, which distinguishes starts with the same ``number``.
     """
 
-    incarnation: int
+    number: int
     boot: int
 
     def after(self, seen: Incarnation) -> Incarnation:
         """Return this start, renumbered to follow an incarnation that other sites know."""
-        mixed = hashlib.sha256(f"{self.boot} {seen.incarnation}".encode()).digest()
-        return Incarnation(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)
+        mixed = hashlib.sha256(f"{self.boot} {seen.number}".encode()).digest()
+        return Incarnation(seen.number + 1, int.from_bytes(mixed[:8], "little") | 1)

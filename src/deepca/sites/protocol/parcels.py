@@ -19,9 +19,10 @@ __all__ = ["Parcel", "pack", "tag_of", "unpack"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_MAX_AXES = 4  # of an array; bounds what a header can claim
-_MAX_ARRAYS = 4096  # in a message; likewise
-_MAX_NUMBERS = 1 << 40  # in an array; axes of length 0 count as 1, since numpy multiplies the others
+# limits on what the header of a message from another site may describe
+_MAX_AXES = 4  # axes of an array
+_MAX_ARRAYS = 4096  # arrays in a message
+_MAX_NUMBERS = 1 << 40  # numbers in an array; axes of length 0 count as 1, since numpy multiplies the others
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Parcel:
 
 
 def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
-    """Serialize a message between agents."""
+    """Serialize a message between agents; raise NetworkError for a dtype that cannot be sent."""
     data = wire.Data(plan=plan, epoch=tag.epoch, phase=tag.phase, iteration=tag.t, round=tag.round)
     body = []
     if message.payload is not None:
@@ -88,7 +89,7 @@ def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
     Raises
     ------
     FrameError
-        If it is malformed.
+        If it is malformed; the message says what was sent, as in "an array with 5 axes, more than 4".
     """
     described = [*([data.payload] if data.HasField("payload") else []), *data.riders]
     if len(described) > _MAX_ARRAYS:
@@ -96,19 +97,23 @@ def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
     arrays, at = [], 0
     for array in described:
         dtype: np.dtype[Any] | None = _DTYPES.get(array.dtype)
-        if dtype is None or len(array.shape) > _MAX_AXES or math.prod(n or 1 for n in array.shape) > _MAX_NUMBERS:
-            raise FrameError(f"an unsupported array of dtype {array.dtype[:16]!r} with {len(array.shape)} axes")
+        if dtype is None:
+            raise FrameError(f"an array of the unsupported dtype {array.dtype[:16]!r}")
+        if len(array.shape) > _MAX_AXES:
+            raise FrameError(f"an array with {len(array.shape)} axes, more than {_MAX_AXES}")
+        if math.prod(n or 1 for n in array.shape) > _MAX_NUMBERS:
+            raise FrameError(f"an array of shape {tuple(array.shape)}, with more than {_MAX_NUMBERS:,} numbers")
         size = math.prod(array.shape) * dtype.itemsize
         if at + size > len(body):
-            raise FrameError(f"a message of {len(body)} bytes whose header describes at least {at + size}")
+            raise FrameError(f"a message with a body of {len(body)} bytes, whose header describes at least {at + size}")
         arrays.append(np.frombuffer(body, dtype, math.prod(array.shape), at).reshape(tuple(array.shape)))
         at += size
     if at != len(body):
-        raise FrameError(f"a message of {len(body)} bytes whose header describes {at}")
+        raise FrameError(f"a message with a body of {len(body)} bytes, whose header describes {at}")
     payload = arrays.pop(0) if data.HasField("payload") else None
     riders: tuple[Array, ...] = tuple(_aligned(arrays))
     if any(rider.dtype != np.float64 for rider in riders):
-        raise FrameError("values for a reduction that are not float64")
+        raise FrameError("a message whose values for a reduction are not float64")
     return Message(payload, riders)
 
 

@@ -1,7 +1,7 @@
 """Records that sites publish about themselves, and the plan of a run that follows from them.
 
-Every site writes one record, its own; records spread from neighbour to neighbour, and the newest of each site counts.
-All sites with the same records derive the same plan, so that no leader is needed.
+Every site writes one record, about itself; records spread from neighbour to neighbour, and the newest of each site
+counts. All sites with the same records derive the same plan, so that no leader is needed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ __all__ = [
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 Kind = Literal["site", "common", "array", "contradiction", "follows"]
-_MAX_CHARACTERS = 1000  # of a text shown to people
-_MAX_CHECKPOINTS, _MAX_FIELDS, _MAX_FINGERPRINT_BYTES = 8, 64, 1 << 18  # of a record; honest ones have fewer
-_MAX_COUNTER = 1 << 62  # leaves room to count further in 64 bits
+_MAX_CHARACTERS = 1000  # maximum length of a text shown to people
+# limits on a record; those of honest sites stay well below
+_MAX_CHECKPOINTS, _MAX_FIELDS, _MAX_FINGERPRINT_BYTES = 8, 64, 1 << 18
+_COUNTER_LIMIT = 1 << 62  # leaves room to count further in 64 bits
 _MAX_EPOCHS_AHEAD = 1 << 20  # an honest site is never this many epochs ahead of the others
 
 
@@ -124,9 +125,9 @@ class Failure:
 
     @classmethod
     def from_wire(cls, message: wire.Failure, sites: int) -> Failure:
-        """Read a failure; raise FrameError if it is malformed."""
+        """Read a failure; raise FrameError if it is malformed or accuses a site that does not exist."""
         if message.kind not in get_args(Kind) or message.accused >= sites or len(message.phase) > _MAX_CHARACTERS:
-            raise FrameError("a malformed failure")
+            raise FrameError("a malformed report of a failure")
         kind = cast("Kind", message.kind)
         return cls(kind, message.why, message.accused, message.what, message.phase, message.iteration)
 
@@ -136,7 +137,7 @@ class Record:
     """Facts that a site publishes about itself; wire.proto describes the fields."""
 
     site: int
-    identity: Incarnation
+    incarnation: Incarnation
     version: int = 0
     phase: Phase = "gathering"
     links: frozenset[int] = frozenset()
@@ -152,14 +153,14 @@ class Record:
     @property
     def recency(self) -> tuple[Incarnation, int]:
         """Sort key of the records of one site; the newest record has the largest."""
-        return self.identity, self.version
+        return self.incarnation, self.version
 
     def to_wire(self) -> wire.Record:
         """Return the message for this record."""
         return wire.Record(
             site=self.site,
-            incarnation=self.identity.incarnation,
-            boot=self.identity.boot,
+            incarnation=self.incarnation.number,
+            boot=self.incarnation.boot,
             version=self.version,
             phase=self.phase,
             links=sorted(self.links),
@@ -183,7 +184,7 @@ class Record:
             or len(record.kept) > _MAX_CHECKPOINTS
             or len(record.fingerprint) > _MAX_FIELDS
             or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MAX_FINGERPRINT_BYTES
-            or max(record.incarnation, record.version, record.epoch) >= _MAX_COUNTER
+            or max(record.incarnation, record.version, record.epoch) >= _COUNTER_LIMIT
             or record.boot == 0
             or record.reached < -1
             or any(link >= sites for link in record.links)
@@ -196,12 +197,12 @@ class Record:
         kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in record.kept)
         endorsement = Endorsement.from_wire(record.endorsement, sites) if record.HasField("endorsement") else None
         if endorsement is not None and endorsement.site != record.site:
-            raise FrameError("a record with the signature of another site")
+            raise FrameError("a record with an endorsement by another site")
         proposed = Endorsement.from_wire(record.proposed, sites) if record.HasField("proposed") else None
         if proposed is not None and (
             endorsement is None or proposed.claim != endorsement.claim or proposed.site != proposed.claim.proposer
         ):
-            raise FrameError("a record whose signature and proposal disagree")
+            raise FrameError("a record whose endorsement and proposal disagree")
         failure = Failure.from_wire(record.failure, sites) if record.HasField("failure") else None
         return cls(
             record.site,
@@ -230,7 +231,7 @@ class RunPlan:
         The epoch.
     members : tuple of int
         Indices of the sites that take part, in increasing order; agent j of the epoch is ``members[j]``.
-    identities : tuple of Incarnation
+    incarnations : tuple of Incarnation
         The members' incarnations, in the same order.
     edges : tuple of (int, int)
         Links between them.
@@ -244,7 +245,7 @@ class RunPlan:
 
     epoch: int
     members: tuple[int, ...]
-    identities: tuple[Incarnation, ...]
+    incarnations: tuple[Incarnation, ...]
     edges: tuple[Edge, ...]
     resume: bytes = b""
     iteration: int = -1
@@ -256,7 +257,7 @@ class RunPlan:
         content = (
             self.epoch,
             self.members,
-            [(one.incarnation, one.boot) for one in self.identities],
+            [(one.number, one.boot) for one in self.incarnations],
             self.edges,
             self.resume.hex(),
             self.iteration,
@@ -297,11 +298,11 @@ class RecordTable:
         self._records: dict[int, Record] = {}
 
     def __getitem__(self, site: int) -> Record:
-        """Return the record of a site."""
+        """Return the record of a site; raise KeyError if none is known."""
         return self._records[site]
 
     def get(self, site: int) -> Record | None:
-        """Return the record of a site, or None."""
+        """Return the record of a site; None if none is known."""
         return self._records.get(site)
 
     def __iter__(self) -> Iterator[Record]:
@@ -344,7 +345,7 @@ class RecordTable:
         return any(record.epoch > 0 for record in self)
 
     def implausible_epoch(self, me: int) -> tuple[int, int] | None:
-        """Return a site whose epoch is implausibly high, and the epoch that most sites have reached; or None.
+        """Return a site whose epoch is implausibly high, and the epoch that it was compared with; or None.
 
         Sites enter epochs one by one, together with most others, and never go back. All sites would have to follow a
         number that one of them made up, so an epoch is accepted only if it is close to the one that this site, ``me``,
@@ -385,7 +386,7 @@ class RecordTable:
         return RunPlan(
             epoch,
             who,
-            tuple(record.identity for record in records),
+            tuple(record.incarnation for record in records),
             tuple(sorted(edges)),
             best.key if best is not None else b"",
             best.iteration if best is not None else -1,

@@ -15,23 +15,23 @@ __all__ = ["CertificateSignatures", "NoSignatures", "Signatures"]
 
 RECORD_LABEL = b"deepca.v2 record"
 """Prefix of the signed bytes of a record, so that the signature is valid for nothing else."""
-_ENDORSEMENT_LABEL = b"deepca.v2 endorsement"  # likewise
+_ENDORSEMENT_LABEL = b"deepca.v2 endorsement"  # prefix of the signed bytes of an endorsement
 _REASONS_SINCE_SIGNING = ("expired", "early", "revoked", "list expired")  # may not have applied at the time of signing
 
 
 class Signatures(Protocol):
-    """Interface that signs a site's records and endorsements, and verifies those of others."""
+    """Interface of objects that sign a site's records and endorsements, and verify those of others."""
 
     @property
     def unforgeable(self) -> bool:
-        """True if signatures prove their origin; False without certificates."""
+        """True if signatures prove who made them, which requires certificates."""
         ...
 
     def sign_record(self, content: bytes, /) -> wire.Sealed:
         """Sign a serialized record of this site."""
         ...
 
-    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
+    def record_problem(self, site: int, signed_record: wire.Sealed, /) -> str:
         """Return what is wrong with the signature on a record of ``site``, or an empty string if it is valid."""
         ...
 
@@ -49,7 +49,7 @@ class Signatures(Protocol):
 
 
 class NoSignatures:
-    """No signatures, for agents within one process, or over loopback without certificates."""
+    """Empty signatures, for agents within one process, or on loopback addresses without certificates."""
 
     unforgeable = False
 
@@ -57,7 +57,7 @@ class NoSignatures:
         """Return the record without a signature."""
         return wire.Sealed(record=content)
 
-    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
+    def record_problem(self, site: int, signed_record: wire.Sealed, /) -> str:
         """Accept every record."""
         return ""
 
@@ -101,9 +101,11 @@ class CertificateSignatures:
             record=content, certificate=own.certificate_der, signature=own.sign(RECORD_LABEL + self._run + content)
         )
 
-    def record_problem(self, site: int, sealed: wire.Sealed, /) -> str:
-        """Check the certificate and the signature of a record."""
-        return self._fault(site, sealed.certificate, sealed.signature, RECORD_LABEL + self._run + sealed.record)
+    def record_problem(self, site: int, signed_record: wire.Sealed, /) -> str:
+        """Return what is wrong with the certificate or the signature of a record, or an empty string."""
+        return self._problem(
+            site, signed_record.certificate, signed_record.signature, RECORD_LABEL + self._run + signed_record.record
+        )
 
     def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         """Sign a claim with the current key."""
@@ -112,9 +114,9 @@ class CertificateSignatures:
         return replace(bare, signature=own.sign(_ENDORSEMENT_LABEL + self._agreement + bare.statement))
 
     def endorsement_problem(self, endorsement: Endorsement, /) -> str:
-        """Check the certificate and the signature of an endorsement."""
+        """Return what is wrong with the certificate or the signature of an endorsement, or an empty string."""
         statement = _ENDORSEMENT_LABEL + self._agreement + endorsement.statement
-        return self._fault(endorsement.site, endorsement.certificate, endorsement.signature, statement)
+        return self._problem(endorsement.site, endorsement.certificate, endorsement.signature, statement)
 
     def forged(self, endorsement: Endorsement, /) -> bool:
         """Return whether the signature is wrong, or the certificate was unacceptable even at the time of signing."""
@@ -127,7 +129,7 @@ class CertificateSignatures:
         statement = _ENDORSEMENT_LABEL + self._agreement + endorsement.statement
         return not own.verify_signature(certificate, endorsement.signature, statement)
 
-    def _fault(self, site: int, certificate: bytes, signature: bytes, statement: bytes) -> str:
+    def _problem(self, site: int, certificate: bytes, signature: bytes, statement: bytes) -> str:
         own = self._current()
         try:
             own.check_peer(certificate, self._names[site])

@@ -1,1 +1,1 @@
-"""A running agent: links to neighbours, membership, the run itself, and state that survives a restart."""
+"""A running agent: links to neighbours, agreement on who takes part, the run, and promises that survive a restart."""

@@ -21,7 +21,7 @@ from deepca._util.machine import keep_freed_memory
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.decomposition.settings import Settings
-from deepca.engines.checkpoints import Checkpoints
+from deepca.engines.checkpoints import CheckpointFolder
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.identity import Identity
@@ -30,10 +30,10 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSignatures
 from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.failure_report import report_of, write_report
-from deepca.sites.runtime.node import Membership, Node, Policy
-from deepca.sites.runtime.node.faults import for_others
-from deepca.sites.runtime.row_digests import RowsVault, SiteRows
-from deepca.sites.runtime.run import Ending, SiteRun, run_site
+from deepca.sites.runtime.node import Node, NodeConfig, Policy
+from deepca.sites.runtime.node.abort_reasons import for_others
+from deepca.sites.runtime.row_digests import RowBoundPromiseStore, RowDigests
+from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
 from deepca.sites.transport.endpoint import peers_of
 from deepca.sites.transport.streams import Streams
 from deepca.solver.observers import Observer
@@ -42,13 +42,13 @@ __all__ = ["Agent", "largest_message", "run_agent"]
 
 _logger = logging.getLogger(__name__)
 
-_TICK_INTERVAL = 0.05  # seconds; well below the 0.4 s after which a link retransmits
-_MAX_LINGER_OLD_RESULT = 30.0  # seconds; most sites already have the result of a run that had finished before
+_TICK_INTERVAL = 0.05  # seconds between ticks; well below the 0.4 s after which a link retransmits
+_MAX_LINGER_OLD_RESULT = 30.0  # seconds to keep running if the run had finished before: most sites have the result
 
 
 @dataclass
 class Agent:
-    """The parts of a running agent that status screens inspect."""
+    """The parts of a running agent that :class:`~deepca.sites.runtime.status.Watch` inspects."""
 
     site: SiteFile
     node: Node
@@ -72,7 +72,7 @@ def run_agent(
     observers: Sequence[Observer] = (),
     ready: Callable[[Agent], None] = lambda agent: None,
     wrap: Callable[[Node], Node] = lambda node: node,
-) -> Ending:
+) -> SiteResult:
     """Run one site's agent until its result is in the model file named in site.toml.
 
     Events are logged, see :mod:`deepca._util.logs`. For errors that need investigation, a report is written to the
@@ -85,23 +85,25 @@ def run_agent(
     observers : sequence of Observer, optional
         Observers of the iterations.
     ready : callable, optional
-        Called once, when the agent has started to listen.
+        Called once with the :class:`Agent`, when it has started to listen.
     wrap : callable, optional
         Returns the endpoint to use in place of the node; for tests that damage messages.
 
     Returns
     -------
-    Ending
+    SiteResult
         The result.
 
     Raises
     ------
     InvalidInput
         For a problem that the operator of this site has to fix.
+    OSError
+        If the model or another file of this site cannot be read or written.
     Unfinished
         If the deadline has passed.
     NetworkError
-        For a fault of another site.
+        For a fault of another site, or a result that does not match this site's run.
     InternalError
         For any other exception.
     """
@@ -124,12 +126,12 @@ def _run_agent(
     observers: Sequence[Observer],
     ready: Callable[[Agent], None],
     wrap: Callable[[Node], Node],
-) -> Ending:
+) -> SiteResult:
     began = time.monotonic()
     keep_freed_memory()
     log = EventLogger(_logger, site.site)
     parts = _assemble(site, wrap)
-    ended_before = parts.vault.load().decided
+    ended_before = parts.promise_store.load().decided
     with _exclusive_state_folder(site), _listening(parts.streams) as port:
         log.info(
             f"{site.site} is listening on port {port}" if port else f"{site.site} has started",
@@ -162,8 +164,8 @@ class _Parts:
     job: SiteRun
     node: Node
     streams: Streams
-    vault: RowsVault
-    checkpoints: Checkpoints
+    promise_store: RowBoundPromiseStore
+    checkpoints: CheckpointFolder
 
 
 def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
@@ -179,28 +181,28 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
     credentials = None if site.plaintext else Identity.load(site)
     run = network_digest(network)
     named_run = hashlib.sha256(run + network.run.encode()).digest()
-    rows = SiteRows(site)
+    rows = RowDigests(site)
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
-    membership = Membership(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
+    config = NodeConfig(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
     # the name does not depend on the rows: promises to other sites remain valid even if the data file changes
-    result = f"result-{membership.agreement.hex()[:16]}"
-    vault = RowsVault(result, site, rows, named_run)
-    node, streams = _connect(site, membership, credentials, vault, wrap)
+    result = f"result-{config.agreement_digest.hex()[:16]}"
+    promise_store = RowBoundPromiseStore(result, site, rows, named_run)
+    node, streams = _connect(site, config, credentials, promise_store, wrap)
     checkpoints = (
-        Checkpoints(site.state, named_run, rows.digest, warn=warn)
+        CheckpointFolder(site.state, named_run, rows.digest, warn=warn)
         if site.checkpoints
-        else Checkpoints(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
+        else CheckpointFolder(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
     )
     job = SiteRun(network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every)
-    return _Parts(job, node, streams, vault, checkpoints)
+    return _Parts(job, node, streams, promise_store, checkpoints)
 
 
 def _connect(
     site: SiteFile,
-    membership: Membership,
+    config: NodeConfig,
     credentials: Identity | None,
-    vault: RowsVault,
+    promise_store: RowBoundPromiseStore,
     wrap: Callable[[Node], Node],
 ) -> tuple[Node, Streams]:
     """Create a node and the streams below it, without starting them."""
@@ -208,15 +210,15 @@ def _connect(
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
     # the clock only suggests a number: neighbours that know a higher number of this site report it
-    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
-    seals = (
+    incarnation = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
+    signatures = (
         None
         if credentials is None
         else CertificateSignatures(
-            lambda: streams.credentials or credentials, membership.sites, membership.run, membership.agreement
+            lambda: streams.credentials or credentials, config.sites, config.network_digest, config.agreement_digest
         )
     )
-    node = Node(membership, policy, RealClock(), identity, vault=vault, seals=seals)
+    node = Node(config, policy, RealClock(), incarnation, promise_store=promise_store, signatures=signatures)
     me, *peers = peers_of(network, site.index)
     listen = site.listen if peers else None
     streams = Streams(wrap(node), me, peers, listen, credentials)
@@ -224,20 +226,20 @@ def _connect(
     return node, streams
 
 
-def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) -> Ending:
+def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) -> SiteResult:
     """Compute the result and write it; if that fails, report the failure to the other sites."""
     node = parts.node
     try:
         with _without_values():
-            ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers)
+            ending = run_site(parts.job, node, parts.checkpoints, parts.promise_store, observers=observers)
         write_atomic(site.model, ending.content)
     except Unfinished:
         raise
     except Exception as error:
-        node.failed(for_others(error), error)
+        node.announce_failure(for_others(error), error)
         node.wait_until_all_finished(0.0)
         raise
-    node.finished()
+    node.announce_finished()
     return ending
 
 
@@ -287,7 +289,7 @@ def _tick(node: Node, over: threading.Event) -> None:
         while not over.wait(_TICK_INTERVAL):
             node.tick()
     except Exception as error:  # otherwise timeouts would silently stop working
-        node.broken(error)
+        node.abort(error)
 
 
 @contextmanager
@@ -296,7 +298,7 @@ def _without_values() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise type(error)(error.discreet, row=error.row, column=error.column) from None
+        raise type(error)(error.redacted, row=error.row, column=error.column) from None
 
 
 def _check_writable(path: Path) -> None:

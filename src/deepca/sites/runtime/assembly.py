@@ -13,7 +13,7 @@ from deepca.errors import InvalidInput, NetworkError, PeerFault
 from deepca.sites.protocol.fingerprints import as_printable, differing_columns
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
-from deepca.sites.runtime.membership import Membership, Policy
+from deepca.sites.runtime.node_config import NodeConfig, Policy
 
 __all__ = ["USE_SAME_FILES", "Assembly"]
 
@@ -23,7 +23,7 @@ USE_SAME_FILES = (
     "agree with the operators of the other sites on one network.toml, the same columns and the same deepca version, "
     "then start all agents again"
 )
-"""What to do about sites that differ."""
+"""Advice for operators of sites whose settings or columns differ."""
 _NEVER = float("-inf")
 _MAX_DOUBLINGS = 6  # a site that comes and goes has to stay for at most 2⁶ times the patience to be readmitted
 
@@ -33,7 +33,7 @@ class Assembly:
 
     Parameters
     ----------
-    membership, policy, identity
+    config, policy, incarnation
         This site's place in the network, its policy, and its incarnation.
     now : float
         Current time, in seconds.
@@ -47,11 +47,11 @@ class Assembly:
     record : Record
         The record of this site.
     news : int
-        Counter that grows whenever the table changes.
+        Counter that increases whenever the table changes.
     present : frozenset of int
         Sites that this one can reach, itself included.
     plan : RunPlan or None
-        The plan that was entered.
+        The plan that this site has entered and not left.
     disturbance : str
         Why this site has to leave that plan; empty while it can follow it.
     proposal : RunPlan or None
@@ -60,23 +60,23 @@ class Assembly:
 
     def __init__(
         self,
-        membership: Membership,
+        config: NodeConfig,
         policy: Policy,
-        identity: Incarnation,
+        incarnation: Incarnation,
         now: float,
         epoch: int = 0,
     ) -> None:
-        self._membership, self._policy, self._me = membership, policy, membership.me
+        self._config, self._policy, self._me = config, policy, config.me
         self._log = EventLogger(_logger, self.name(self._me))
-        self.table = RecordTable(len(membership.sites), membership.edges)
-        self.record = Record(self._me, identity, fingerprint=membership.fingerprint, epoch=epoch)
+        self.table = RecordTable(len(config.sites), config.edges)
+        self.record = Record(self._me, incarnation, fingerprint=config.fingerprint, epoch=epoch)
         self.table.put(self.record)
         self.news = 1
         self.present = frozenset({self._me})
         self.plan: RunPlan | None = None
         self.disturbance = ""
         self.proposal: RunPlan | None = None
-        self._since = dict.fromkeys(range(len(membership.sites)), now)  # when each site became reachable or unreachable
+        self._since = dict.fromkeys(range(len(config.sites)), now)  # when each site became reachable or unreachable
         self._down: dict[Edge, float] = {}  # since when each edge that is not up has been down
         self._left_out: dict[int, int] = {}  # how many plans each site was left out of
         self._warned: set[tuple[object, ...]] = set()
@@ -84,11 +84,11 @@ class Assembly:
     @property
     def everyone(self) -> frozenset[int]:
         """All sites of the network."""
-        return frozenset(range(len(self._membership.sites)))
+        return frozenset(range(len(self._config.sites)))
 
     def name(self, site: int) -> str:
         """Return the name of a site."""
-        return self._membership.sites[site]
+        return self._config.sites[site]
 
     def names(self, sites: Collection[int]) -> tuple[str, ...]:
         """Return the names of sites, in their common order."""
@@ -115,7 +115,7 @@ class Assembly:
         return True
 
     def away(self, site: int, now: float) -> float:
-        """Return for how many seconds an unreachable site has been away."""
+        """Return for how many seconds a site, which cannot be reached now, has been away."""
         return now - self._since.get(site, now)
 
     def unfinished(self) -> list[int]:
@@ -164,13 +164,13 @@ class Assembly:
 
     # -------------------------------------------------------------------------------------------------------- gathering
 
-    def gather(self, **changes: Any) -> None:
+    def leave_plan(self, **changes: Any) -> None:
         """Leave the current plan, if any, and get ready for the next one."""
         self.plan = self.proposal = None
         self.disturbance = ""
         self.publish(phase="gathering", plan=b"", **changes)
 
-    def agreed(self, now: float) -> bool:
+    def update_proposal(self, now: float) -> bool:
         """Propose the plan that follows from the records, and return whether all its members propose the same."""
         if self.proposal is not None:
             if self._all_agree(self.proposal):
@@ -258,18 +258,16 @@ class Assembly:
         records = [self.table.get(site) for site in plan.members]
         return all(
             record is not None
-            and record.identity == identity
+            and record.incarnation == incarnation
             and record.plan == digest
             and record.phase in ("gathering", "running")
-            for record, identity in zip(records, plan.identities, strict=True)
+            for record, incarnation in zip(records, plan.incarnations, strict=True)
         )
 
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
         """Return the sites that could take part now and their links; both are empty while a site is still awaited."""
         none: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
-        if any(
-            record.fingerprint != self._membership.fingerprint for record in self.table if record.site in self.present
-        ):
+        if any(record.fingerprint != self._config.fingerprint for record in self.table if record.site in self.present):
             return none
         whole = sorted(self.table.edges)
         if self._policy.on_loss == "wait" or not self.table.started():
@@ -301,13 +299,17 @@ class Assembly:
         if not found:
             return
         for one in found:
-            self._warn_once(("differs", one), "differs", self.describe(one), site=self.name(one.site), names=list(one.names))
+            self._warn_once(
+                ("differs", one), "differs", self.describe(one), site=self.name(one.site), names=list(one.names)
+            )
         odd, heard = len(found), sum(bool(record.fingerprint) for record in self.table)
         mine = next((one for one in found if one.site == self._me), None)
         if mine is not None and 2 * odd < heard:
             raise InvalidInput(f"{self.describe(mine)}; {USE_SAME_FILES}", agent=mine.site)
-        if 2 * odd >= heard == len(self._membership.sites):
-            raise InvalidInput(f"{'; '.join(map(self.describe, found))}; the run has not started; {USE_SAME_FILES}")
+        if 2 * odd >= heard == len(self._config.sites):
+            raise InvalidInput(
+                f"{'; '.join(map(self.describe, found))}; these sites cannot run together; {USE_SAME_FILES}"
+            )
 
     def describe(self, one: Difference) -> str:
         """Describe how a site differs from this one or, if this one differs from most sites, from the first of those.
@@ -339,9 +341,9 @@ class Assembly:
 
     def _lost_member(self, plan: RunPlan) -> str:
         digest = plan.digest
-        for site, identity in zip(plan.members, plan.identities, strict=True):
+        for site, incarnation in zip(plan.members, plan.incarnations, strict=True):
             record, name = self.table[site], self.name(site)
-            if record.identity != identity:
+            if record.incarnation != incarnation:
                 return f"{name} was restarted"
             if site == self._me:
                 continue
@@ -365,7 +367,7 @@ class Assembly:
         return ""
 
     def _returned_site(self, plan: RunPlan, now: float) -> str:
-        """Describe a site that has been back for long enough; the more often it was left out, the longer that is."""
+        """Describe a site that has been back for long enough; being left out again doubles the time required."""
         if self._policy.on_loss == "shrink":
             for site in self.present - frozenset(plan.members):
                 stay = self._policy.patience * 2 ** min(self._left_out.get(site, 1) - 1, _MAX_DOUBLINGS)

@@ -21,7 +21,7 @@ from deepca.decomposition.model import Model
 
 __all__ = ["difference"]
 
-_MAX_SHOWN = 60  # characters quoted of text that another site has written
+_MAX_SHOWN = 60  # maximum number of characters to quote from text that another site has written
 
 
 def difference(mine: Model, content: bytes) -> str:

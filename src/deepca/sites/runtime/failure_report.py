@@ -24,7 +24,7 @@ from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["report_of", "write_report"]
 
-_MAX_CHAIN = 8  # errors reported in a chain of causes, which keeps reports short
+_MAX_CHAIN = 8  # maximum number of errors reported from a chain of causes, which keeps reports short
 
 
 def write_report(site: SiteFile, error: BaseException) -> Path | None:

@@ -13,20 +13,21 @@ from deepca.errors import FrameError, WrongNetwork
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
-from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
+from deepca.sites.protocol.reassembly import CHUNK_SIZE, PartialMessage, ReceivedMessage
 
-__all__ = ["BEAT", "SILENCE", "Link", "checksum", "hello_check"]
+__all__ = ["BEAT_INTERVAL", "SILENT_AFTER", "Link", "checksum", "hello_check"]
 
-BEAT = 0.5
+BEAT_INTERVAL = 0.5
 """Seconds without anything to send after which a side sends a Beat, to show that it is alive."""
-SILENCE = 2.0
+SILENT_AFTER = 2.0
 """Seconds without a frame after which a neighbour counts as silent."""
 _DAMAGED = "a damaged frame (wrong checksum)"
 _INCARNATION_LIMIT = 1 << 62  # leaves room to count up in a signed 64-bit integer
-_WINDOW = 8  # most messages in flight, so that neither side has to buffer more
-_ACK_DELAY = 0.02  # seconds that an acknowledgement waits for a message to travel with
-_MIN_RETRANSMIT, _MAX_RETRANSMIT = 0.4, 3.0  # seconds without progress before a message is sent again
-_MIN_ROUND_TRIPS = 4.0  # likewise in usual round trips, so that slow links are not flooded with copies
+_WINDOW = 8  # maximum number of messages sent but not acknowledged, which bounds what either side has to buffer
+_ACK_DELAY = 0.02  # seconds for which an acknowledgement waits to be sent along with a message
+# smallest and largest number of seconds without progress before a message is sent again; more on slow links:
+_MIN_RETRANSMIT, _MAX_RETRANSMIT = 0.4, 3.0
+_MIN_ROUND_TRIPS = 4.0  # smallest such number in usual round trips, so that slow links are not flooded with copies
 
 
 class Link:
@@ -36,7 +37,7 @@ class Link:
     ----------
     me : Incarnation
         Incarnation of this agent.
-    run : bytes
+    network_digest : bytes
         Digest of the network, which is the same at all its sites.
 
     Notes
@@ -48,13 +49,13 @@ class Link:
     """
 
     _outgoing: deque[tuple[int, Parcel, Incarnation | None]]  # not yet acknowledged
-    _arriving: dict[int, Arrival]
+    _arriving: dict[int, PartialMessage]
     _last_seq: int  # number of the last message queued
-    _heard: int  # messages delivered here
-    _heard_by_peer: int  # messages that the other side has acknowledged
-    _parts_at_peer: int  # Parts of the next message that the other side already has
-    _next_seq: int  # message and Part to be sent next
-    _next_index: int
+    _heard: int  # number of the last message delivered here
+    _heard_by_peer: int  # number of the last message that the other side has acknowledged
+    _parts_at_peer: int  # number of Parts of the next message that the other side already has
+    _next_seq: int  # number of the message to be sent next
+    _next_index: int  # index of its Part to be sent next
     _last_sent: float
     _last_progress: float
     _ack_due: float | None  # when an acknowledgement has to be sent
@@ -64,15 +65,15 @@ class Link:
     _retransmit: tuple[int, int] | None  # message and Part to be sent again, before anything else
     _suspect_before: int  # messages below this number were in flight when one was lost
 
-    def __init__(self, me: Incarnation, run: bytes) -> None:
-        self._me, self._run = me, run
+    def __init__(self, me: Incarnation, network_digest: bytes) -> None:
+        self._me, self._network_digest = me, network_digest
         self.peer: Incarnation | None = None
         self.known = Incarnation(0, 0)  # latest known incarnation of the other side
-        self._peer_record: wire.Sealed | None = None  # signed record that proves it, sent to an earlier incarnation
-        self._peer_outdated = False  # whether the other side's last hello was of an earlier one
-        self._corrected: Incarnation | None = None  # the earlier one that was sent the record on this stream
+        self._peer_record: wire.Sealed | None = None  # its record, which proves ``known`` to an earlier incarnation
+        self._peer_outdated = False  # whether the other side's last hello was from an earlier incarnation
+        self._corrected: Incarnation | None = None  # earlier incarnation that was sent that record on this stream
         self.open = False
-        self.limit = 0  # largest body to accept, in bytes
+        self.message_limit = 0  # largest message body to accept, in bytes
         self.last_heard = float("-inf")
         self.skew: float | None = None  # seconds by which the other side's clock is ahead
         self.sent_bytes = self.received_bytes = self.retransmissions = self.stale = 0
@@ -120,26 +121,26 @@ class Link:
         self._reset()
         self._greeted, self.hello_due = False, self.open
 
-    def learn_incarnation(self, seen: Incarnation, sealed: wire.Sealed | None = None) -> bool:
+    def learn_incarnation(self, seen: Incarnation, signed_record: wire.Sealed | None = None) -> bool:
         """Record an incarnation of the other side that is known elsewhere, and return whether a hello is due.
 
-        A hello is due if the other side may not know of its own later incarnation; ``sealed`` is the record of the
+        A hello is due if the other side may not know of its later incarnation; ``signed_record`` is the record of the
         other side that proves it.
         """
         if seen >= self.known:
-            self.known, self._peer_record = seen, sealed
+            self.known, self._peer_record = seen, signed_record
         if self.open and self.peer is not None and self.peer < self.known:
             self.hello_due = self._peer_outdated = True
         return self.hello_due
 
     def silent(self, now: float) -> bool:
-        """Return whether nothing has arrived for ``SILENCE`` seconds."""
-        return not self.up or now - self.last_heard > SILENCE
+        """Return whether the link is down, or nothing has arrived for ``SILENT_AFTER`` seconds."""
+        return not self.up or now - self.last_heard > SILENT_AFTER
 
     # ------------------------------------------------------------------------------------------------------- sending
 
     def send(self, parcel: Parcel, to: Incarnation | None = None) -> None:
-        """Queue a message for the current session, or for that with incarnation ``to``, which may not have started."""
+        """Queue a message for the current session, or for one with incarnation ``to``, which may not have started."""
         self._last_seq += 1
         self._outgoing.append((self._last_seq, parcel, to))
 
@@ -150,15 +151,15 @@ class Link:
         if self.hello_due:
             self.hello_due, self._last_sent = False, now
             hello = wire.Hello(
-                incarnation=self._me.incarnation,
+                incarnation=self._me.number,
                 boot=self._me.boot,
-                known=self.known.incarnation,
+                known=self.known.number,
                 known_boot=self.known.boot,
                 session=self._session,
                 greeted=self._greeted,
                 heard=self._heard,
                 parts=self._in_a_row(),
-                run=self._run,
+                run=self._network_digest,
             )
             if self._peer_outdated and self._peer_record is not None:
                 hello.yours.CopyFrom(self._peer_record)
@@ -171,7 +172,7 @@ class Link:
         if frame is not None:
             self._last_sent, self._ack_due = now, None
             return frame
-        if (self._ack_due is not None and now >= self._ack_due) or now - self._last_sent >= BEAT:
+        if (self._ack_due is not None and now >= self._ack_due) or now - self._last_sent >= BEAT_INTERVAL:
             self._last_sent, self._ack_due = now, None
             heard, parts, session = self._heard, self._in_a_row(), self._session
             check = checksum(heard, parts, session)
@@ -185,8 +186,8 @@ class Link:
         if place >= min(len(self._outgoing), _WINDOW):
             return None
         seq, parcel, _ = self._outgoing[place]
-        offset = index * CHUNK
-        chunk = parcel.slice(offset, CHUNK)
+        offset = index * CHUNK_SIZE
+        chunk = parcel.slice(offset, CHUNK_SIZE)
         header = parcel.header if index == 0 else b""
         frame = wire.Frame()
         part = frame.part  # filled in place: assigning a separate Part would copy it
@@ -206,9 +207,9 @@ class Link:
         return frame
 
     def tick(self, now: float) -> bool:
-        """Return whether there is something to send now: a hello, a Beat, or Parts that may have been lost."""
+        """Schedule a due hello or retransmission, and return whether there is something to send now."""
         if not self.up:
-            if self.open and now - self._last_sent >= BEAT:  # a hello may have been lost in either direction
+            if self.open and now - self._last_sent >= BEAT_INTERVAL:  # a hello may have been lost in either direction
                 self.hello_due = True
             return self.open and self.hello_due
         # only messages that were sent can have been lost
@@ -226,7 +227,7 @@ class Link:
             self.retransmissions += 1
             self._last_progress = now
             return True
-        return (self._ack_due is not None and now >= self._ack_due) or now - self._last_sent >= BEAT
+        return (self._ack_due is not None and now >= self._ack_due) or now - self._last_sent >= BEAT_INTERVAL
 
     def _rewind(self, now: float) -> None:
         """Continue with the first Part that the other side does not have."""
@@ -236,7 +237,7 @@ class Link:
 
     # ----------------------------------------------------------------------------------------------------- receiving
 
-    def received(self, frame: wire.Frame, now: float) -> list[Arrived]:
+    def received(self, frame: wire.Frame, now: float) -> list[ReceivedMessage]:
         """Process a frame and return the messages that it completes, in order; raise FrameError if it is invalid."""
         kind = frame.WhichOneof("kind")
         if kind == "hello":
@@ -262,7 +263,7 @@ class Link:
     def _hello(self, hello: wire.Hello, now: float) -> None:
         if hello.check != hello_check(hello):
             raise FrameError(_DAMAGED)
-        if hello.run != self._run:
+        if hello.run != self._network_digest:
             raise WrongNetwork(
                 "a hello from another network, or with a different list of sites; "
                 "both operators should check that they use the same network.toml and deepca version"
@@ -272,8 +273,8 @@ class Link:
         peer = Incarnation(hello.incarnation, hello.boot)
         if peer < self.known:
             self.stale += 1
-            # an earlier incarnation, or one that does not yet know of a later one: our hello tells it so, at once and
-            # then as often as any other hello, in case the first one is lost
+            # an earlier incarnation, or one that does not yet know of a later one: the next hello proves the later one,
+            # at once and then as often as any other hello, in case the first one is lost
             self._peer_outdated = True
             if peer != self._corrected:
                 self._corrected, self.hello_due = peer, True
@@ -294,7 +295,7 @@ class Link:
         self._rewind(now)
         self._last_sent = now
 
-    def _part(self, part: wire.Part, now: float) -> list[Arrived]:
+    def _part(self, part: wire.Part, now: float) -> list[ReceivedMessage]:
         if part.session != self._session:
             self.stale += 1
             return []
@@ -308,17 +309,19 @@ class Link:
         if part.seq <= self._heard or part.seq > self._heard + _WINDOW:
             self.stale += 1
             return []
-        if part.total > self.limit:
-            raise FrameError(f"a message of {part.total:,} bytes, above the limit of {self.limit:,}", intact=True)
+        if part.total > self.message_limit:
+            raise FrameError(
+                f"a message of {part.total:,} bytes, above the limit of {self.message_limit:,}", intact=True
+            )
         if (
-            part.index >= max(-(-part.total // CHUNK), 1)
-            or part.offset != part.index * CHUNK
-            or len(chunk) != min(CHUNK, part.total - part.offset)
+            part.index >= max(-(-part.total // CHUNK_SIZE), 1)
+            or part.offset != part.index * CHUNK_SIZE
+            or len(chunk) != min(CHUNK_SIZE, part.total - part.offset)
         ):
             raise FrameError("a Part that does not fit into its message", intact=True)
         arrival = self._arriving.get(part.seq)
         if arrival is None:
-            arrival = self._arriving[part.seq] = Arrival(part.total)
+            arrival = self._arriving[part.seq] = PartialMessage(part.total)
         if part.total != arrival.total:
             raise FrameError("two Parts of one message that state different sizes for it", intact=True)
         arrival.add(part.index, header, chunk)
@@ -327,7 +330,7 @@ class Link:
         while (first := self._arriving.get(self._heard + 1)) is not None and first.complete:
             self._heard += 1
             del self._arriving[self._heard]
-            whole.append(Arrived(first.header, first.body))
+            whole.append(ReceivedMessage(first.header, first.body))
         return whole
 
     def _acknowledged(self, heard: int, parts: int, now: float) -> None:
@@ -380,7 +383,7 @@ def checksum(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
 
 
 def hello_check(hello: wire.Hello) -> int:
-    """Return the checksum of the other fields of a Hello."""
+    """Return the checksum of a Hello; it covers all fields but ``check``, ``clock`` and the signature on ``yours``."""
     who = hello.incarnation, hello.boot, hello.known, hello.known_boot
     rest = hello.run, hello.yours.record
     return checksum(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=rest)

@@ -19,17 +19,20 @@ from deepca._util.logs import EventLogger
 from deepca.errors import OldResult
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
-from deepca.sites.runtime.vault import FileVault
+from deepca.sites.runtime.promise_store import FilePromiseStore
 
-__all__ = ["RowsVault", "SiteRows", "next_name"]
+__all__ = ["RowBoundPromiseStore", "RowDigests", "next_name"]
 
 _logger = logging.getLogger(__name__)
 
-_READ_SIZE = 1 << 22  # bytes of the data file hashed at a time, so that large files need little memory
+_READ_SIZE = 1 << 22  # number of bytes of the data file to hash at a time, so that large files need little memory
 
 
-class SiteRows:
-    """Digests of a site's rows now and at the end of each run, recorded in ``rows.json`` in its state folder."""
+class RowDigests:
+    """Digests of a site's rows: the current ones, and those for which it signed or accepted a result.
+
+    They are stored in ``rows.json`` in the state folder.
+    """
 
     def __init__(self, site: SiteFile) -> None:
         self._site, self._path = site, site.state / "rows.json"
@@ -38,13 +41,13 @@ class SiteRows:
         self.digest = self._digest()
 
     def check(self, run: bytes) -> None:
-        """Raise OldResult if a run, given by its 32-byte digest, has finished here with different rows."""
+        """Raise OldResult if a result of a run, given by its 32-byte digest, was signed or accepted with other rows."""
         ended = self._known["ended"].get(run.hex())
         if ended is not None and ended != self.digest.hex():
             raise self._old(known=True)
 
     def check_known(self, run: bytes) -> None:
-        """Raise OldResult unless it is known with which rows a run has finished."""
+        """Raise OldResult unless the digest of the rows with which a run finished is recorded."""
         if run.hex() not in self._known["ended"]:
             raise self._old(known=False)
 
@@ -52,7 +55,7 @@ class SiteRows:
         name = self._site.network.run
         return OldResult(name, next_name(name), str(self._site.data), known=known)
 
-    def keep(self, run: bytes) -> None:
+    def record(self, run: bytes) -> None:
         """Record that this site signs or accepts a result of this run with its current rows."""
         if self._known["ended"].get(run.hex()) != self.digest.hex():
             self._known["ended"][run.hex()] = self.digest.hex()
@@ -109,24 +112,24 @@ class SiteRows:
             )
 
 
-class RowsVault(FileVault):
-    """A vault that records the rows before a result is signed, so that a restarted agent cannot sign for other rows.
+class RowBoundPromiseStore(FilePromiseStore):
+    """Promises bound to rows: the digest is recorded before a result is stored, so no later agent signs for other rows.
 
-    ``run`` is the 32-byte digest of the run. OldResult is raised if the rows of a stored result are not known.
+    ``run`` is the 32-byte digest of the run. OldResult is raised if the digest for a stored result is missing.
     """
 
-    def __init__(self, name: str, site: SiteFile, rows: SiteRows, run: bytes) -> None:
+    def __init__(self, name: str, site: SiteFile, rows: RowDigests, run: bytes) -> None:
         super().__init__(site.state, name, site.site, len(site.network.sites))
         self._rows, self._run = rows, run
-        if self.kept.outcome is not None:
+        if self.kept.content is not None:
             rows.check_known(run)
 
     def store_result(
-        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
-        """Record the rows, then store the result."""
-        self._rows.keep(self._run)
-        super().store_result(outcome, claim, endorsements, decided=decided)
+        """Record the digest of the rows, then store the result."""
+        self._rows.record(self._run)
+        super().store_result(content, claim, endorsements, decided=decided)
 
 
 def next_name(name: str) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from deepca._util.logs import EventLogger
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
-from deepca.consensus.averaging import common_average
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.decomposition.fit import fit
@@ -22,8 +21,7 @@ from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import from_bytes
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint
-from deepca.engines.checkpointing import CheckpointObserver, CheckpointStore, Resumption
-from deepca.engines.local import Engine
+from deepca.engines.checkpointing import CheckpointObserver, CheckpointStore, ResumePoint
 from deepca.errors import (
     BadArray,
     Contradiction,
@@ -37,28 +35,28 @@ from deepca.errors import (
 )
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY, share_spectrum
+from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, share_spectrum
 from deepca.network.sweeps import round_between
-from deepca.network.traffic import Traffic
 from deepca.network.transports.base import Message, Tag
 from deepca.operators.linalg import qr
 from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import DecidedResult, Node
-from deepca.sites.runtime.node.faults import for_others
-from deepca.sites.runtime.vault import Vault
+from deepca.sites.runtime.node.abort_reasons import for_others
+from deepca.sites.runtime.promise_store import PromiseStore
+from deepca.sites.runtime.site_engine import SiteEngine
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
-__all__ = ["Ending", "SiteRun", "Store", "broadcast_from", "run_site"]
+__all__ = ["SiteCheckpoints", "SiteResult", "SiteRun", "broadcast_from", "run_site"]
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SiteRun:
-    """Everything that a site contributes to a run."""
+    """Inputs of one site's run."""
 
     run: str  # name of the run
     sites: tuple[str, ...]
@@ -93,8 +91,8 @@ class CheckpointHeader(Protocol):
         """Digest of the sites whose rows it covers."""
 
 
-class Store(CheckpointStore, Protocol):
-    """Storage of checkpoints; see :class:`deepca.engines.checkpoints.Checkpoints`."""
+class SiteCheckpoints(CheckpointStore, Protocol):
+    """Storage of checkpoints; see :class:`deepca.engines.checkpoints.CheckpointFolder`."""
 
     def kept(self) -> Sequence[CheckpointHeader]:
         """Return the checkpoints that are stored."""
@@ -107,45 +105,46 @@ class Store(CheckpointStore, Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
-    """The result of a run, which is the same bytes at every site."""
+class SiteResult:
+    """Result of a run at one site; ``content``, the model file, is the same at all sites."""
 
     content: bytes
     model: Model
     members: tuple[str, ...]  # sites whose rows it covers
     left_out: tuple[str, ...]  # all other sites
-    compared: bool  # True if this site compared it with its own numbers, False if it relies on a majority's signatures
+    compared: bool  # True if this site compared it with what it computed, False if it relies on a majority's signatures
 
 
 def run_site(
     job: SiteRun,
     node: Node,
-    checkpoints: Store,
-    vault: Vault,
+    checkpoints: SiteCheckpoints,
+    promises: PromiseStore,
     *,
     observers: Sequence[Observer] = (),
-) -> Ending:
+) -> SiteResult:
     """Compute the result with the other sites, and regroup whenever one of them is lost, restarts or comes back.
 
-    A run that has already finished returns its recorded result. Raise InvalidInput if settings or columns of this site
-    differ from those of the others, or its rows cannot be used; raise Unfinished at the deadline.
+    If the run has already finished, return its recorded result. Raise InvalidInput if settings or columns of this site
+    differ from those of the others, or its rows cannot be used; NetworkError if another site is at fault, or the sites
+    cannot agree on a result; Unfinished at the deadline.
     """
     check_settings(job.settings)
     log = EventLogger(_logger, job.sites[job.me])
-    known = vault.load()
-    if known.decided and known.outcome is not None:
+    known = promises.load()
+    if known.decided and known.content is not None:
         log.warning(
             f"run {job.run!r} has already finished, and its result is reused; to compute again, agree with the other "
             "sites on a new name for `run` in network.toml",
             event="result",
         )
-        return _ending(known.outcome, own=False)
+        return _site_result(known.content, compared=False)
     checkpointer = _Checkpointer(checkpoints, job.interval)
     data: LocalData | None = None
     while True:
-        agreed = node.gather(checkpointer.offer(), partial(_check_ours, job))
+        agreed = node.agree_on_plan(checkpointer.offer(), partial(_check_matches, job))
         if isinstance(agreed, DecidedResult):
-            return _ending(agreed.content, own=agreed.compared)
+            return _site_result(agreed.content, compared=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
             network.begin(agreed.epoch, 0, "spectrum")
@@ -156,13 +155,13 @@ def run_site(
             k, d = job.settings.n_components, job.source.d
             checkpointer.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
             mine = _model(job, agreed, _fitted(job, node, data, network, observers, checkpointer))
-            concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
+            decided = node.agree_on_result(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
             continue
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None
-        return _ending(concluded.content, own=concluded.compared)
+        return _site_result(decided.content, compared=decided.compared)
 
 
 def _fitted(
@@ -175,18 +174,18 @@ def _fitted(
 ) -> Model:
     """Return the fitted model; report an error to the other sites if they should find it as well."""
     try:
-        engine = _SiteEngine(network)
+        engine = SiteEngine(network)
         return fit(
             data, network, job.settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
         ).model
     except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
-            node.failed(for_others(error), common=True)  # follows from numbers that all members agreed on
+            node.announce_failure(for_others(error), common=True)  # follows from numbers that all members agreed on
         raise  # other errors may concern this site alone, for example when it reads its rows again
 
 
 def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
-    """Return an error that names the site from which this one received invalid numbers.
+    """Return an error that accuses the site from which this one received invalid numbers.
 
     Numbers that come down the tree are received from the parent, which passes them on before it can check them. An
     honest parent refuses them as well, so this waits for its report, which accuses the site that computed them.
@@ -201,7 +200,7 @@ def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error
         if agent != error.sender:
             node.await_fault(plan, plan.members[agent])
             by = f", computed by {job.sites[plan.members[error.sender]]}"
-        what = f"{error.what}{by}, {error.found}"
+        what = f"{error.what}{by}: {error.found}"
     phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.phase_and_iteration
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 
@@ -226,21 +225,21 @@ class _Transport:
 class _Checkpointer(CheckpointObserver):
     """Write checkpoints at intervals, remember the newest state, and agree with members on where to resume."""
 
-    def __init__(self, checkpoints: Store, every: int) -> None:
+    def __init__(self, checkpoints: SiteCheckpoints, every: int) -> None:
         super().__init__(checkpoints, every)
         self._checkpoints = checkpoints
-        self._resumption: Resumption | None = None
+        self._resume_point: ResumePoint | None = None
         self.newest: State | None = None
 
-    def enter(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> None:
+    def enter(self, plan: RunPlan, network: AgentNetwork, d: int, max_k: int) -> None:
         """Agree with the members of a plan on where to resume, and mark later checkpoints as theirs.
 
-        ``d`` is the number of columns, ``most`` the largest number of components that can be requested.
+        ``d`` is the number of columns, ``max_k`` the largest number of components that can be found.
         """
-        self._resumption = self._agree(plan, network, d, most)
+        self._resume_point = self._agree(plan, network, d, max_k)
         self._scope, self._members = plan.digest, plan.members_digest
 
-    def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> Resumption | None:
+    def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, max_k: int) -> ResumePoint | None:
         """Return where to resume: at the checkpoint that all members have, else from the most advanced member's W."""
         if plan.resume:
             found = self._checkpoints.load(plan.resume)
@@ -249,7 +248,7 @@ class _Checkpointer(CheckpointObserver):
             if usable and found is not None:
                 self._checkpoints.keep_only(plan.resume)
                 self.newest = found.state
-                return Resumption(state=found.state)
+                return ResumePoint(state=found.state)
             who = "this" if found is None else "another"
             raise Regroup(f"{who} site cannot read the checkpoint that it offered")
         if plan.source < 0:
@@ -258,20 +257,22 @@ class _Checkpointer(CheckpointObserver):
         state = self.state() if network.agent == source else None
         W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
         network.begin(plan.epoch, 0, "directions")
-        [k] = broadcast_from(network, source, np.array([float(W.shape[1])]), lambda x: x[0] in range(most + 1))
+        [k] = broadcast_from(network, source, np.array([float(W.shape[1])]), lambda x: x[0] in range(max_k + 1))
         if k == 0.0:
             return None
         W, inside = W if network.agent == source else np.zeros((d, int(k))), np.eye(int(k))
-        W = broadcast_from(network, source, W, lambda x: bool(np.abs(x.T @ x - inside).max() <= SEMIORTHOGONALITY))
-        return Resumption(directions=np.ascontiguousarray(W.T))
+        W = broadcast_from(
+            network, source, W, lambda x: bool(np.abs(x.T @ x - inside).max() <= SEMIORTHOGONALITY_TOLERANCE)
+        )
+        return ResumePoint(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, data: LocalData, settings: Any, /) -> Self:
         """Return this object: where to resume was agreed when the plan was entered."""
         return self
 
-    def resumption(self) -> Resumption | None:
+    def resume_point(self) -> ResumePoint | None:
         """Return where the plan resumes; None for a fresh start."""
-        return self._resumption
+        return self._resume_point
 
     def offer(self) -> Offer:
         """Return the checkpoints of this site and the iteration that it has reached."""
@@ -295,27 +296,6 @@ class _Checkpointer(CheckpointObserver):
         super().observe(step)
 
 
-class _SiteEngine(Engine):
-    """Engine of one site's process, which reports the traffic of all members."""
-
-    def __init__(self, network: AgentNetwork) -> None:
-        self._network = network
-
-    def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
-        """Return the traffic of all members together instead of this one's."""
-        network, m = self._network, self._network.n_agents
-        counts = [own] if proof is None else [own, proof]
-        sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
-        network.begin(network.epoch, 0, "traffic")
-        mean = common_average(network, sent.ravel()).reshape(-1, 3)
-        summed = [[round(float(value) * m) for value in row] for row in mean]
-        common = [
-            replace(one, messages=row[0], bytes_sent=row[1], control_bytes=row[2], agents=m)
-            for one, row in zip(counts, summed, strict=True)
-        ]
-        return common[0], None if proof is None else common[1]
-
-
 def _topology(job: SiteRun, plan: RunPlan) -> Topology:
     if len(plan.members) == len(job.sites) and len(plan.edges) == job.topology.n_edges:
         return job.topology
@@ -324,11 +304,11 @@ def _topology(job: SiteRun, plan: RunPlan) -> Topology:
     return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
 
 
-def broadcast_from(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Callable[[Array], bool]) -> Array:
     """Send the numbers of one agent to all others: along a path to the leader, then down the tree.
 
     They pass through the leader because all agents have to start from the numbers that the leader has. Agents on the
-    path check with ``right`` before they pass the numbers on, so that invalid ones are detected next to their source.
+    path call ``is_valid`` before they pass the numbers on, so that invalid ones are detected next to their source.
     """
     what, found = "starting directions", "not orthonormal or too many of them"
     _, before = network.topology.paths_from(source)
@@ -339,11 +319,11 @@ def broadcast_from(network: AgentNetwork, source: int, x: Array, right: Callable
         keep = np.ones(network.n_agents)
         keep[receiver] = 0.0
         x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
-        if network.agent == receiver and not right(x):
+        if network.agent == receiver and not is_valid(x):
             phase, iteration = network.phase_and_iteration
-            raise BadArray(f"agent {sender}", f"{what}, {found}", phase=phase, iteration=iteration, agent=sender)
+            raise BadArray(f"agent {sender}", f"{what}: {found}", phase=phase, iteration=iteration, agent=sender)
     x = network.broadcast(x)
-    if not (network.leads or right(x)):
+    if not (network.is_leader_local or is_valid(x)):
         raise Contradiction(network.leader, what, found)
     return x
 
@@ -362,26 +342,26 @@ def _model(job: SiteRun, plan: RunPlan, model: Model) -> Model:
     return replace(model, about=about)
 
 
-def _ending(content: bytes, *, own: bool) -> Ending:
+def _site_result(content: bytes, *, compared: bool) -> SiteResult:
     model = from_bytes(content, Path("the agreed result"))
-    return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
+    return SiteResult(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), compared)
 
 
-def _check_ours(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
-    """Raise NetworkError unless a result that most sites have signed belongs to this run, epoch and plan.
+def _check_matches(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
+    """Raise NetworkError unless a result that most sites have signed matches this site's run and the claim about it.
 
-    A site that has not computed a result of its own, to compare byte for byte, makes this check instead.
+    This check replaces the comparison byte by byte at a site that has not computed the result itself.
     """
     try:
-        ending = _ending(content, own=False)
-        model, settings, about = ending.model, job.settings, ending.model.about
+        found = _site_result(content, compared=False)
+        model, settings, about = found.model, job.settings, found.model.about
         k = settings.n_components
-        ours = {
+        matches = {
             "run": about["run"] == job.run,
             "epoch": about["epoch"] == claim.epoch,
             "plan": about["plan"] == claim.plan.hex(),
-            "sites": ending.members == tuple(job.sites[site] for site in claim.members),
-            "sites left out": ending.left_out == tuple(name for name in job.sites if name not in ending.members),
+            "sites": found.members == tuple(job.sites[site] for site in claim.members),
+            "sites left out": found.left_out == tuple(name for name in job.sites if name not in found.members),
             "columns": model.n_features == job.source.d and model.columns == job.source.columns,
             "scaling": (model.scale is not None) == settings.scale,
             "centring": about["center"] == settings.center,
@@ -392,10 +372,12 @@ def _check_ours(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
         }
     except (ModelError, KeyError, TypeError) as error:
         raise NetworkError(
-            f"the result that most sites have signed cannot be read ({error}); ask their operators to check it"
+            f"the result that most sites have signed cannot be read ({type(error).__name__}: {error}), so it was not "
+            "written; check with the operators of the other sites that all sites have the same version of deepca"
         ) from None
-    if not all(ours.values()):
-        wrong = ", ".join(name for name, right in ours.items() if not right)
+    if not all(matches.values()):
+        wrong = ", ".join(name for name, equal in matches.items() if not equal)
         raise NetworkError(
-            f"the result that most sites have signed is of another run (it differs in {wrong}); ask their operators"
+            f"the result that most sites have signed does not match this site's run: it differs in {wrong}, so it was "
+            "not written; check these settings with the operators of the other sites"
         )

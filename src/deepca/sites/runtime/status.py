@@ -14,21 +14,21 @@ from typing import Any, Protocol
 from deepca._util.logs import EventLogger
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.clocks import in_background
-from deepca.sites.runtime.node import LinkView, View
+from deepca.sites.runtime.node import LinkSnapshot, NodeSnapshot
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from deepca.solver.stopping import Agreed, error_estimate
 
-__all__ = ["Situation", "Wait", "Watch", "Watched", "span"]
+__all__ = ["AgentSnapshot", "Wait", "Watch", "Watched", "span"]
 
 _logger = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.5  # seconds between checks of what the agent is waiting for
-SETTLED_AFTER = 2.0  # seconds of waiting before it is logged: shorter waits are normal
-_REMINDER_INTERVALS = (60.0, 900.0)  # seconds between log lines about the same wait: at first, and at most
-_RATE_WINDOW = 9  # iterations from which the rate of convergence is estimated
+WAIT_POLL_INTERVAL = 0.5  # seconds between checks of what the agent is waiting for
+MIN_LOGGED_WAIT = 2.0  # seconds of waiting before it is logged: shorter waits are normal
+_REMINDER_INTERVALS = (60.0, 900.0)  # seconds between log lines about the same wait: first and longest interval
+_RATE_WINDOW = 9  # number of iterations from which the rate of convergence is estimated
 _STALLED_AFTER = 5.0  # seconds without an iteration after which the agent counts as waiting
-_REPORTED_SKEW = 5.0  # seconds; smaller differences between clocks are harmless
+_REPORTED_SKEW = 5.0  # smallest clock skew to show, in seconds; smaller ones are harmless
 
 
 class Watched(Protocol):
@@ -72,7 +72,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Situation:
+class AgentSnapshot:
     """Snapshot of an agent's activity.
 
     Parameters
@@ -86,10 +86,10 @@ class Situation:
     waits : tuple of Wait
         What it is waiting for.
     iteration, change, disagreement : int or float, optional
-        Latest iteration, and the change and disagreement that all sites agreed on.
+        Latest iteration, and the newest change and disagreement that all sites know.
     left : float, optional
         Estimated seconds until the tolerance is met.
-    links : tuple of LinkView
+    links : tuple of LinkSnapshot
         Its links, with clock skew only where it is large enough to matter.
     """
 
@@ -101,7 +101,7 @@ class Situation:
     change: float | None = None
     disagreement: float | None = None
     left: float | None = None
-    links: tuple[LinkView, ...] = ()
+    links: tuple[LinkSnapshot, ...] = ()
 
     @property
     def sent(self) -> int:
@@ -127,19 +127,19 @@ class _Steps:
     at: float  # time of the last iteration
     tol: float | None
     iteration: int
-    history: tuple[Agreed, ...] = ()  # the latest numbers that sites agreed on
+    history: tuple[Agreed, ...] = ()  # newest last; the numbers that all sites know
     error: float = math.inf  # estimated remaining error, an angle
     worst: tuple[float, float] = (0.0, 0.0)  # largest estimate so far, and its time
     ended: bool = False
 
     @property
     def change(self) -> float | None:
-        """Latest agreed change of the subspace."""
+        """Change of the subspace in the newest numbers that all sites know."""
         return self.history[-1].change if self.history else None
 
     @property
     def disagreement(self) -> float | None:
-        """Latest agreed disagreement between sites."""
+        """Disagreement between sites in the newest numbers that all sites know."""
         return self.history[-1].disagreement if self.history else None
 
     def after(self, step: Step, now: float) -> _Steps:
@@ -166,8 +166,8 @@ class _Steps:
 class Watch:
     """Follow an agent through its events, its iterations and the state of its node.
 
-    It logs "progress" and "waiting" events, so that a log shows the status even without a screen. It must not hold a
-    lock of its own while it calls the node, because the node logs while it holds its own lock.
+    A watch logs "progress" and "waiting" events, so that a log shows the status even without a screen. It has no lock:
+    the node logs while its lock is held, so a lock held here while calling the node could deadlock.
     """
 
     def __init__(self, site: SiteFile) -> None:
@@ -177,7 +177,7 @@ class Watch:
         self._gone: dict[str, float] = {}  # when sites that had been found were lost
         self._entered = time.monotonic()
         self._logged = float("-inf")
-        self.last = Situation("starting")
+        self.last = AgentSnapshot("starting")
 
     def attach(self, agent: Watched) -> None:
         """Start watching an agent."""
@@ -231,18 +231,18 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------------------- the status
 
-    def situation(self) -> Situation:
-        """Return the current state of the agent."""
+    def snapshot(self) -> AgentSnapshot:
+        """Return a snapshot of the agent's activity, and keep it as ``last``."""
         agent = self._agent
         if agent is None:
             return self.last
-        view: View = agent.node.view()
+        view: NodeSnapshot = agent.node.snapshot()
         steps, now = self._steps, time.monotonic()
         network = self._site.network
         links = tuple(
             replace(
                 link,
-                why=(agent.streams.trouble(network.index(link.site)) or "") if link.state != "up" else "",
+                why=(agent.streams.failure(network.index(link.site)) or "") if link.state != "up" else "",
                 skew=link.skew if link.skew is not None and abs(link.skew) > _REPORTED_SKEW else None,
             )
             for link in view.links
@@ -252,7 +252,7 @@ class Watch:
         else:
             doing = {"gathering": "gathering", "finished": "finished"}.get(view.phase, view.phase)
             steps = None
-        self.last = Situation(
+        self.last = AgentSnapshot(
             doing,
             view.epoch,
             len(view.members),
@@ -265,7 +265,9 @@ class Watch:
         )
         return self.last
 
-    def _waits(self, view: View, links: tuple[LinkView, ...], steps: _Steps | None, now: float) -> tuple[Wait, ...]:
+    def _waits(
+        self, view: NodeSnapshot, links: tuple[LinkSnapshot, ...], steps: _Steps | None, now: float
+    ) -> tuple[Wait, ...]:
         if view.phase == "finished":
             why = "other sites, which may still need the result; the model is written, so this agent can be stopped"
             return (Wait((), why),)
@@ -289,7 +291,7 @@ class Watch:
         ]
         for name, names in view.differing:
             mine = " (this site)" if name == self._site.site else ""
-            waits.append(Wait((f"{name}{mine}",), f"differs in {', '.join(names)}, so the run cannot start"))
+            waits.append(Wait((f"{name}{mine}",), f"differs in {', '.join(names)}, so no new epoch can start"))
         if view.phase == "gathering":
             if view.busy:
                 waits.append(Wait(view.busy, "not ready yet to start a new epoch"))
@@ -313,12 +315,12 @@ class Watch:
         known: object = ()
         since = logged_at = 0.0
         pause = _REMINDER_INTERVALS[0]
-        while not over.wait(LOOK_EVERY):
-            now, waits = time.monotonic(), self.situation().waits
+        while not over.wait(WAIT_POLL_INTERVAL):
+            now, waits = time.monotonic(), self.snapshot().waits
             kind = tuple((wait.sites, wait.why) for wait in waits)
             if kind != known:
                 known, since = kind, now
-            if not kind or now - since < SETTLED_AFTER:
+            if not kind or now - since < MIN_LOGGED_WAIT:
                 continue
             if kind == logged and now - logged_at < pause:
                 continue

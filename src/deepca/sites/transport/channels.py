@@ -17,7 +17,7 @@ from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport import tls  # noqa: F401 - must come before any import of grpc
 from deepca.sites.transport.endpoint import StreamTimes
-from deepca.sites.transport.grpc_errors import connection_trouble, plain_address
+from deepca.sites.transport.grpc_errors import describe_connection_failure, plain_address
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -26,10 +26,10 @@ __all__ = [
     "FRAME_LIMIT",
     "METHOD",
     "SERVICE",
-    "Accepted",
     "Channel",
-    "Dialled",
+    "ClientChannel",
     "GrpcOptions",
+    "ServerChannel",
     "StreamEnded",
     "event_loop",
     "grpc_options",
@@ -41,9 +41,9 @@ SERVICE, METHOD = "deepca.v1.Link", "Talk"
 GrpcOptions = Sequence[tuple[str, int]]
 """Options of a gRPC server or channel."""
 FRAME_LIMIT = 4 << 20
-"""Largest frame, in bytes."""
+"""Maximum size of a frame, in bytes."""
 _T = TypeVar("_T")
-_MAX_REFUSAL = 1000  # characters sent of a refusal; more would only fill the other side's log
+_MAX_REFUSAL_CHARACTERS = 1000  # longer refusals are cut, since they would only fill the other side's log
 _REFUSAL_TIMEOUT = 0.3  # seconds to deliver a refusal before the stream is closed
 
 
@@ -70,7 +70,7 @@ class Channel(Protocol):
     where: str
 
     async def read(self) -> wire.Frame:
-        """Return the next frame; raise StreamEnded at the end of the stream."""
+        """Return the next frame; raise StreamEnded at the end of the stream, FrameError for malformed data."""
         ...
 
     async def write(self, frame: wire.Frame) -> None:
@@ -80,8 +80,8 @@ class Channel(Protocol):
         """Send the other side the reason why it is refused, and end the stream."""
 
 
-class Dialled:
-    """The channel at the side that dialled."""
+class ClientChannel:
+    """The channel at the side that dialled, the client of gRPC."""
 
     def __init__(self, call: Any, name: str, address: str) -> None:
         self._call = call
@@ -111,7 +111,7 @@ class Dialled:
     async def refuse(self, why: str) -> None:
         """Send a refusal, and wait briefly for it to be delivered."""
         try:
-            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL])))
+            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL_CHARACTERS])))
             await self._call.done_writing()
             async with asyncio.timeout(_REFUSAL_TIMEOUT):
                 await self._drain()
@@ -123,12 +123,12 @@ class Dialled:
             pass
 
     def _ended(self, error: grpc.aio.AioRpcError) -> StreamEnded:
-        trouble = connection_trouble(self.who, self.where, error.details() or error.code().name)
-        return StreamEnded(trouble.why, refusal=trouble.refusal)
+        failure = describe_connection_failure(self.who, self.where, error.details() or error.code().name)
+        return StreamEnded(failure.why, refusal=failure.refusal)
 
 
-class Accepted:
-    """The channel at the side that was dialled."""
+class ServerChannel:
+    """The channel at the side that was dialled, the server of gRPC."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -153,7 +153,7 @@ class Accepted:
         """Send a refusal; gRPC ends the stream when the call returns."""
         with contextlib.suppress(StreamEnded, TimeoutError):
             async with asyncio.timeout(_REFUSAL_TIMEOUT):
-                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL])))
+                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL_CHARACTERS])))
 
 
 def _parse(data: bytes, who: str) -> wire.Frame:
@@ -196,9 +196,9 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def grpc_options(pace: StreamTimes) -> dict[str, int]:
+def grpc_options(timeouts: StreamTimes) -> dict[str, int]:
     """Return the gRPC options for both sides of a connection."""
-    step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
+    step, ping, silence = (round(1000 * seconds) for seconds in (timeouts.step, timeouts.ping, timeouts.silence))
     return {
         "grpc.so_reuseport": 0,  # otherwise two agents would silently share a port
         "grpc.enable_retries": 0,

@@ -40,12 +40,12 @@ class CurrentCredentials:
         return self._value
 
     def require(self) -> Credentials:
-        """Return the credentials of an encrypted site."""
+        """Return the credentials in use at a site that has some, as all sites with encryption do."""
         assert self._value is not None
         return self._value
 
     def refresh(self) -> bool:
-        """Load files that have changed, and return whether this site's certificate, key or authority differ now.
+        """Load the files if they have changed, and return whether the certificate, key or authority of this site has.
 
         Also logs, once a day, what has to be renewed soon.
         """
@@ -56,13 +56,13 @@ class CurrentCredentials:
         except Exception as error:  # the old credentials stay in use, and the files are checked again
             self._refusals.report(
                 None,
-                "own certificate",
+                "this site",
                 f"the certificate files of {self._site} have changed but cannot be used, so the previous ones stay in "
                 f"use: {error}",
             )
         now = self.require()
         self._remind(now)
-        if now.list_number > before.list_number:
+        if now.revocation_list_number > before.revocation_list_number:
             self._neighbors.wake_all()  # every stream passes the list on
         return (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
 
@@ -88,19 +88,24 @@ class CurrentCredentials:
             Name of the site that sent it.
         stream : OpenStream, optional
             Stream that it came from, over which it need not be sent back.
+
+        Raises
+        ------
+        NetworkError
+            If the list is not accepted (see :meth:`.handshake.Credentials.adopt`).
         """
         if not der or self._value is None:
             return
         before = self._value
         now = self._value = before.adopt(der)
         if stream is not None:
-            stream.their_list = max(stream.their_list, now.list_number)
+            stream.their_revocation_list_number = max(stream.their_revocation_list_number, now.revocation_list_number)
         if now is before:
             return
-        self._log.warning(
-            f"received revocation list {now.list_number} from {source}; it replaces list {before.list_number}",
-            event="revocations",
-        )
+        replaced = before.revocation_list_number
+        what = f"it replaces list {replaced}" if replaced else "this site had none before"
+        text = f"received revocation list {now.revocation_list_number} from {source}; {what}"
+        self._log.warning(text, event="revocations")
         try:
             now.check_peer(before.certificate_der, self._site)
         except DeepcaError as error:
@@ -109,12 +114,12 @@ class CurrentCredentials:
         self.check_streams()
         self._neighbors.wake_all()  # every stream passes the list on
 
-    def newer_list(self, stream: OpenStream) -> wire.Frame | None:
+    def newer_revocation_list(self, stream: OpenStream) -> wire.Frame | None:
         """Return the revocation list as a frame, or None if the other side of a stream already has it."""
-        if self._value is None or self._value.list_number <= stream.their_list:
+        if self._value is None or self._value.revocation_list_number <= stream.their_revocation_list_number:
             return None
-        stream.their_list = self._value.list_number
-        der = self._value.list_der
+        stream.their_revocation_list_number = self._value.revocation_list_number
+        der = self._value.revocation_list_der
         return wire.Frame(revocations=wire.Revocations(list=der)) if der else None
 
     def _remind(self, now: Credentials) -> None:

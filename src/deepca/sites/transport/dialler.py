@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from deepca.sites.transport import tls  # must come before any import of grpc
-from deepca.sites.transport.channels import METHOD, SERVICE, Dialled, GrpcOptions
+from deepca.sites.transport.channels import METHOD, SERVICE, ClientChannel, GrpcOptions
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.endpoint import Peer
 from deepca.sites.transport.neighbors import Neighbor
@@ -45,10 +45,10 @@ class Dialler:
         channel = self._connect(peer)
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         try:
-            await self._sessions.run(Dialled(call, peer.name, peer.address), neighbor, None)
+            await self._sessions.run(ClientChannel(call, peer.name, peer.address), neighbor, None)
         except Exception as error:  # a bug on this side must not end the dialling
-            neighbor.trouble = f"internal error at {self._sessions.site}: {error!r}"
-            self._refusals.report(neighbor, peer.address, neighbor.trouble)
+            neighbor.failure = f"internal error at {self._sessions.site}: {error!r}"
+            self._refusals.report(neighbor, peer.address, neighbor.failure)
         finally:
             call.cancel()
             await channel.close()

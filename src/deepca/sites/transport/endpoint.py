@@ -79,7 +79,10 @@ class Endpoint(Protocol):
         """Handle the end of the stream to ``peer``."""
 
     def received(self, peer: int, frame: wire.Frame) -> None:
-        """Process a frame; raising FrameError closes the stream and sends the reason to the other side."""
+        """Process a frame; a FrameError closes the stream, and the reason is sent to the other side.
+
+        The message of the error says what was sent, as in "a malformed record"; the streams add who sent it.
+        """
 
     def next_frame(self, peer: int) -> wire.Frame | None:
         """Return the next frame to write, or None if there is nothing to send now."""

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from deepca.errors import DeepcaError
+from deepca.errors import DeepcaError, FrameError
 from deepca.sites.transport.channels import Channel, StreamEnded
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.endpoint import Endpoint
@@ -20,11 +20,11 @@ _CLOSE_TIMEOUT = 0.5  # seconds allowed for writing a refusal, and again for the
 
 @dataclass(frozen=True)
 class _Ending:
-    """End of a stream: reason, and whether to report it."""
+    """Reason why a stream ended, and whom to tell about it."""
 
-    why: str
+    why: str  # reason
     report: bool = False  # whether to report it to the endpoint as a refusal
-    last_words: str = ""  # refusal to send to the other side
+    final_refusal: str = ""  # refusal to send to the other side
 
 
 class FramePump:
@@ -60,10 +60,10 @@ class FramePump:
         finally:
             neighbor.close(stream, ending.why)
             if neighbor.stream is None:
-                neighbor.trouble = ending.why
+                neighbor.failure = ending.why
             reader.cancel()
-            if ending.last_words and not writer.done():
-                stream.last_words = ending.last_words
+            if ending.final_refusal and not writer.done():
+                stream.final_refusal = ending.final_refusal
                 neighbor.wake()
                 await asyncio.wait({writer}, timeout=_CLOSE_TIMEOUT)
             writer.cancel()
@@ -78,10 +78,10 @@ class FramePump:
             case StreamEnded():
                 return _Ending(failure.why, report=failure.refusal)
             case DeepcaError():
-                return _Ending(str(failure), report=True, last_words=str(failure))
+                return _Ending(str(failure), report=True, final_refusal=str(failure))
             case _:
                 fault = f"internal error at {self._site}"
-                return _Ending(f"{fault}: {failure!r}", report=True, last_words=f"{fault}; see the log there")
+                return _Ending(f"{fault}: {failure!r}", report=True, final_refusal=f"{fault}; see the log there")
 
     async def _read(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
         index, received = neighbor.peer.index, self._endpoint.received
@@ -92,18 +92,21 @@ class FramePump:
             if frame.WhichOneof("kind") == "revocations":
                 self._credentials.adopt(frame.revocations.list, neighbor.peer.name, stream)
             else:
-                received(index, frame)
+                try:
+                    received(index, frame)
+                except FrameError as error:
+                    raise FrameError(f"{neighbor.peer.name} sent {error}", intact=error.intact) from error
 
     async def _write(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
         index, next_frame, woken = neighbor.peer.index, self._endpoint.next_frame, neighbor.woken
-        newer_list = self._credentials.newer_list
+        newer_revocation_list = self._credentials.newer_revocation_list
         while True:
             woken.clear()
             if neighbor.stream is not stream:
-                if stream.last_words:
-                    await channel.refuse(stream.last_words)
+                if stream.final_refusal:
+                    await channel.refuse(stream.final_refusal)
                 return
-            frame = newer_list(stream) or next_frame(index)
+            frame = newer_revocation_list(stream) or next_frame(index)
             if frame is None:
                 await woken.wait()
             else:

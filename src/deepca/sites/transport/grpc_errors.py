@@ -1,8 +1,8 @@
 """Describe gRPC's connection errors in plain words. This module does not import grpc.
 
-The side that dials learns about errors from its call (:func:`connection_trouble`). The side that listens does not: a
-client that fails the handshake never becomes a call, and gRPC's core only logs it to standard error, if configured to
-do so. :class:`CoreLog` reads that log.
+The side that dials learns about errors from its call (:func:`describe_connection_failure`). The side that listens does
+not: a client that fails the handshake never becomes a call, and gRPC's core only logs it to standard error, if
+configured to do so. :class:`CoreLog` reads that log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TextIO
 from urllib.parse import unquote
 
-__all__ = ["CoreLog", "Trouble", "connection_trouble", "plain_address"]
+__all__ = ["ConnectionFailure", "CoreLog", "describe_connection_failure", "plain_address"]
 
 _CLOSED = "socket closed|connection reset|recvmsg|broken pipe|eof"
 _CONNECTING = {
@@ -32,7 +32,7 @@ _CONNECTING = {
 }
 _CONNECTED = {
     "ping|keepalive|watchdog": "{name} does not answer pings; its machine may be frozen, or the network down",
-    "socket closed|connection reset|recvmsg|broken pipe|eof|goaway": "{name} closed the connection",
+    f"{_CLOSED}|goaway": "{name} closed the connection",
     "timed? ?out": "{name} stopped answering",
     "cancell?ed": "{name} closed the stream",
 }
@@ -54,28 +54,28 @@ _CONTINUATIONS = ("=== Source Location", "src/core/", " shutdown=")  # how the s
 # source files of gRPC whose errors deepca reports itself: rejected clients, and a port that is in use
 _HANDSHAKE_FILES = {"handshaker.cc", "ssl_transport_security.cc", "channel_trace.h", "log.cc", "security_handshaker.cc"}
 _PORT_FILES = {"add_port.cc", "chttp2_server.cc"}
-_MAX_PENDING = 100  # reports kept until there is a listener, so that strangers cannot fill the memory
+_MAX_PENDING = 100  # maximum number of reports kept until there is a listener, so that strangers cannot fill the memory
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ConnectionFailure:
     """Why a connection failed or was lost."""
 
     why: str
     refusal: bool  # whether one side refused the other, rather than being out of reach
 
 
-def connection_trouble(name: str, address: str, details: str) -> Trouble:
+def describe_connection_failure(name: str, address: str, details: str) -> ConnectionFailure:
     """Describe why a connection to site ``name`` failed or was lost, from the ``details`` that gRPC gives."""
     if (fault := _fault(details)) is not None:
         why = f"no secure connection to {name} at {address}: {fault}; run deepca doctor here to see who must fix it"
-        return Trouble(why, refusal=True)
+        return ConnectionFailure(why, refusal=True)
     connecting = "failed to connect" in details or "DNS" in details
     for pattern, text in (_CONNECTING if connecting else _CONNECTED).items():
         if re.search(pattern, details, re.IGNORECASE):
-            return Trouble(text.format(name=name, address=address), refusal=connecting and pattern == _CLOSED)
+            return ConnectionFailure(text.format(name=name, address=address), refusal=connecting and pattern == _CLOSED)
     lost = "cannot connect to" if connecting else "lost the connection to"
-    return Trouble(f"{lost} {name} at {address}: {details}", refusal=False)
+    return ConnectionFailure(f"{lost} {name} at {address}: {details}", refusal=False)
 
 
 def plain_address(peer: str) -> str:
@@ -93,27 +93,29 @@ class CoreLog:
 
     def __init__(self) -> None:
         self._listener: Callable[[str, str], None] | None = None
-        self._waiting: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._open = ""  # first lines of an incomplete record
-        self._swallowing = False
-        self._before: TextIO = sys.stderr
-        self._outside = -1
+        self._hiding = False
+        self._previous_stderr: TextIO = sys.stderr
+        self._stderr_copy = -1
 
     def install(self) -> CoreLog:
-        """Take over file descriptor 2, before the first import of grpc, which reads its settings only once."""
+        """Take over file descriptor 2; raise RuntimeError if grpc, which reads its settings only once, was imported."""
         if "grpc" in sys.modules:
             raise RuntimeError("grpc was imported before CoreLog was installed; install CoreLog first")
         os.environ["GRPC_VERBOSITY"] = "info"
         os.environ["GRPC_TRACE"] = "handshaker"  # includes the address of a rejected client
         sys.stderr.flush()
-        self._outside = os.dup(2)
+        self._stderr_copy = os.dup(2)
         reading, writing = os.pipe()
         os.dup2(writing, 2)
         os.close(writing)
-        self._before = sys.stderr
+        self._previous_stderr = sys.stderr
         if _descriptor(sys.stderr) == 2:
-            sys.stderr = os.fdopen(self._outside, "w", 1, sys.stderr.encoding, errors="backslashreplace", closefd=False)
+            sys.stderr = os.fdopen(
+                self._stderr_copy, "w", 1, sys.stderr.encoding, errors="backslashreplace", closefd=False
+            )
         threading.Thread(target=self._read, args=(reading,), name="log of gRPC", daemon=True).start()
         atexit.register(_mute)  # registered before grpc's own exit handler, so it runs after it
         return self
@@ -121,14 +123,14 @@ class CoreLog:
     def remove(self) -> None:
         """Restore file descriptor 2."""
         sys.stderr.flush()
-        os.dup2(self._outside, 2)  # closes the last write end of the pipe, so that the thread ends
-        sys.stderr = self._before
+        os.dup2(self._stderr_copy, 2)  # closes the last write end of the pipe, so that the thread ends
+        sys.stderr = self._previous_stderr
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
         """Call ``listener(where, why)``, from another thread, for every rejected client, including earlier ones."""
         with self._lock:
-            self._listener, waiting = listener, self._waiting
-            self._waiting = []
+            self._listener, waiting = listener, self._pending
+            self._pending = []
         for where, why in waiting:
             listener(where, why)
 
@@ -136,14 +138,14 @@ class CoreLog:
         with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
             for line in lines:
                 if not self.process_line(line):
-                    os.write(self._outside, line.encode("utf-8", "backslashreplace"))
+                    os.write(self._stderr_copy, line.encode("utf-8", "backslashreplace"))
 
     def process_line(self, line: str) -> bool:
         """Process a line of output, and return whether to hide it, as most lines of the core's log are."""
         record = _RECORD.match(line)
         if record is None:
-            if not (self._swallowing and (line.startswith(_CONTINUATIONS) or not line.strip())):
-                self._swallowing = False
+            if not (self._hiding and (line.startswith(_CONTINUATIONS) or not line.strip())):
+                self._hiding = False
                 return False
             if self._open:
                 self._open += line
@@ -152,14 +154,14 @@ class CoreLog:
                     self._open = ""
             return True
         self._open = ""
-        self._swallowing = record["level"] in "IW" or record["file"] in _HANDSHAKE_FILES | _PORT_FILES
+        self._hiding = record["level"] in "IW" or record["file"] in _HANDSHAKE_FILES | _PORT_FILES
         text = record["text"]
         if record["file"] == "handshaker.cc" and "error=" in text and "error=OK" not in text:
             self._open = text
             if " shutdown=" in text:
                 self._report(text)
                 self._open = ""
-        return self._swallowing
+        return self._hiding
 
     def _report(self, text: str) -> None:
         """Report a client whose handshake failed, given the core's record about it."""
@@ -177,7 +179,7 @@ class CoreLog:
         with self._lock:
             listener = self._listener
             if listener is None:
-                self._waiting = [*self._waiting, (where, why)][-_MAX_PENDING:]
+                self._pending = [*self._pending, (where, why)][-_MAX_PENDING:]
         if listener is not None:
             listener(where, why)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepca.errors import AddressInUse, FrameError
 from deepca.sites.transport import tls  # must come before any import of grpc
-from deepca.sites.transport.channels import METHOD, SERVICE, Accepted, GrpcOptions
+from deepca.sites.transport.channels import METHOD, SERVICE, GrpcOptions, ServerChannel
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.refusals import RefusalReporter
 from deepca.sites.transport.sessions import Sessions
@@ -16,8 +16,8 @@ import grpc.aio  # isort: skip
 
 __all__ = ["Listener"]
 
-_MAX_CALLS = 64  # concurrent calls, authenticated or not, so that strangers cannot exhaust a site
-_GRACE = 0.2  # seconds that open calls have to end when a server stops
+_MAX_CALLS = 64  # maximum number of concurrent calls, authenticated or not, so that strangers cannot exhaust a site
+_GRACE = 0.2  # time in seconds that open calls have to end when a server stops
 
 
 class Listener:
@@ -39,7 +39,7 @@ class Listener:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Start listening and return the port, which later restarts reuse."""
+        """Start listening, and return the port, which later restarts reuse; raise AddressInUse if it is not free."""
         self._server, port = await self._serve()
         self._address = f"{self._address.rpartition(':')[0]}:{port}"
         return port
@@ -55,7 +55,7 @@ class Listener:
         try:
             self._server, _ = await self._serve()
         except AddressInUse as error:  # another process took the port; the caller tries again
-            self._refusals.report(None, "own certificate", str(error))
+            self._refusals.report(None, self._address, str(error))
         return self._server is not None
 
     async def stop(self) -> None:
@@ -81,7 +81,7 @@ class Listener:
 
     async def _accept(self, _requests: object, context: Any) -> None:
         """Run an incoming call to its end."""
-        channel = Accepted(context)
+        channel = ServerChannel(context)
         certificate = None
         if self._credentials.value is not None:
             try:

@@ -21,16 +21,16 @@ class OpenStream:
         Certificate of the other side (DER); empty without encryption.
     over : asyncio.Future
         Its result is the reason why the stream has to end.
-    their_list : int
+    their_revocation_list_number : int
         Number of the newest revocation list that the other side has or was sent.
-    last_words : str
+    final_refusal : str
         Refusal to send to the other side before the stream ends; empty for none.
     """
 
     certificate: bytes
     over: asyncio.Future[str]
-    their_list: int = 0
-    last_words: str = ""
+    their_revocation_list_number: int = 0
+    final_refusal: str = ""
 
 
 class Neighbor:
@@ -40,7 +40,7 @@ class Neighbor:
     ----------
     stream : OpenStream or None
         The open stream.
-    trouble : str or None
+    failure : str or None
         Why the stream is missing, if known.
     woken : asyncio.Event
         Set when there may be something to write.
@@ -51,7 +51,7 @@ class Neighbor:
     def __init__(self, peer: Peer, endpoint: Endpoint) -> None:
         self.peer, self._endpoint = peer, endpoint
         self.stream: OpenStream | None = None
-        self.trouble: str | None = None
+        self.failure: str | None = None
         self.woken = asyncio.Event()
         self.scheduled = False
 
@@ -64,7 +64,7 @@ class Neighbor:
         """Make this the open stream, in place of any earlier one."""
         if self.stream is not None:
             self.close(self.stream, f"{self.peer.name} opened a new stream")
-        self.stream, self.trouble = stream, None
+        self.stream, self.failure = stream, None
 
     def close(self, stream: OpenStream, why: str) -> None:
         """End a stream and notify the endpoint, unless another stream has replaced it."""

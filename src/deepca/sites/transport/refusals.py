@@ -9,7 +9,7 @@ from deepca.sites.transport.neighbors import Neighbor
 
 __all__ = ["RefusalReporter"]
 
-_MAX_REMEMBERED = 500  # distinct refusals within `repeat`; more can only be an attack, and are not logged
+_MAX_REMEMBERED = 500  # maximum number of distinct refusals within `repeat`; more are an attack, and are not logged
 
 
 class RefusalReporter:

@@ -64,7 +64,7 @@ class Sessions:
         self, channel: Channel, handshake: Handshake, dialled: Neighbor | None, why: str, *, report: bool
     ) -> None:
         if dialled is not None:
-            dialled.trouble = why
+            dialled.failure = why
         if report:
             known = dialled if dialled is not None else self._neighbors.named(handshake.peer)
             self._refusals.report(known, channel.where, why)
@@ -90,7 +90,7 @@ class Sessions:
                 "operators should check the address of that site in network.toml"
             )
         channel.who = name
-        newest = max(handshake.their_list, handshake.own_list)
+        newest = max(handshake.their_revocation_list_number, handshake.own_revocation_list_number)
         await with_timeout(step, channel.write(proof), late)
         answer = await with_timeout(step, channel.read(), late)
         self._credentials.adopt(answer.proof.revocations, name)
@@ -113,6 +113,6 @@ class Sessions:
             )
         if certificate is not None:
             credentials = self._credentials.require()
-            if handshake.their_list <= credentials.list_number:
+            if handshake.their_revocation_list_number <= credentials.revocation_list_number:
                 credentials.check_peer(certificate, name)  # otherwise it is checked once the newer list has arrived
         return neighbor

@@ -27,7 +27,7 @@ from deepca.sites.transport.sessions import Sessions
 __all__ = ["Endpoint", "Peer", "StreamTimes", "Streams"]
 
 _TASK_TIMEOUT = 0.5  # seconds for cancelled tasks to end; some await code that ignores cancellation
-_STOP_TIMEOUT = 1.0  # seconds for which ``stop`` blocks at most
+_STOP_TIMEOUT = 1.0  # maximum time in seconds that ``stop`` blocks
 
 
 class Streams:
@@ -45,7 +45,7 @@ class Streams:
         host:port to listen at, with port 0 for any free one; None for a site that only dials.
     credentials : Credentials or None
         None for no encryption, which is allowed on loopback addresses only.
-    pace : StreamTimes, optional
+    timeouts : StreamTimes, optional
         Timeouts and intervals.
 
     Raises
@@ -63,18 +63,18 @@ class Streams:
         listen: str | None,
         credentials: Credentials | None,
         *,
-        pace: StreamTimes | None = None,
+        timeouts: StreamTimes | None = None,
     ) -> None:
         _check_addresses(me, neighbors, listen, encrypted=credentials is not None)
         self._me = me
-        self._pace = pace if pace is not None else StreamTimes()
+        self._timeouts = timeouts if timeouts is not None else StreamTimes()
         self._neighbors = NeighborTable(neighbors, endpoint)
-        self._refusals = RefusalReporter(endpoint, self._pace.repeat)
+        self._refusals = RefusalReporter(endpoint, self._timeouts.repeat)
         self._credentials = CurrentCredentials(me.name, credentials, self._neighbors, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
-        sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._pace.step)
-        options = [*grpc_options(self._pace).items()]
-        self._dialler = Dialler(sessions, self._credentials, self._refusals, options, self._pace.redial)
+        sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._timeouts.step)
+        options = [*grpc_options(self._timeouts).items()]
+        self._dialler = Dialler(sessions, self._credentials, self._refusals, options, self._timeouts.redial)
         self._listener = (
             None if listen is None else Listener(sessions, self._credentials, self._refusals, options, listen)
         )
@@ -86,7 +86,13 @@ class Streams:
     # ------------------------------------------------------------------------------------------------ from any thread
 
     def start(self) -> int:
-        """Start listening and dialling, and return the port, or 0 if this site does not listen."""
+        """Start listening and dialling, and return the port, or 0 if this site does not listen.
+
+        Raises
+        ------
+        AddressInUse
+            If this site cannot listen at its address.
+        """
         self._loop = event_loop()
         return asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 
@@ -103,9 +109,9 @@ class Streams:
         """The credentials in use; None without encryption."""
         return self._credentials.value
 
-    def trouble(self, peer: int) -> str | None:
+    def failure(self, peer: int) -> str | None:
         """Return why the stream to ``peer`` is missing; None if one is open, or the reason is unknown."""
-        return self._neighbors[peer].trouble
+        return self._neighbors[peer].failure
 
     def report_rejected_client(self, where: str, why: str) -> None:
         """Report a failed TLS handshake (see :class:`deepca.sites.transport.grpc_errors.CoreLog`)."""
@@ -158,7 +164,7 @@ class Streams:
         """Reload changed credential files, and close streams whose certificate is no longer accepted, until stopped."""
         outdated = False  # whether the server still presents a replaced certificate
         while not self._ending:
-            await asyncio.sleep(self._pace.recheck)
+            await asyncio.sleep(self._timeouts.recheck)
             renewed = self._credentials.refresh()
             outdated = outdated or renewed
             if outdated and self._listener is not None:

@@ -10,7 +10,8 @@ average fresh products ``A_j X``, and search for larger eigenvalues outside ``sp
 * angle, by Davis and Kahan: ``sin θ_k(U, X) ≤ ‖R‖₂ / (θ_k − μ)`` with θ_k the smallest eigenvalue of ``XᵀAX``.
 
 Averages are not trusted either (:mod:`deepca.consensus.averaging`): their error is measured and enters every bound, and
-a number with a known mean is averaged along with them. If its mean comes out differently, averaging itself is broken.
+control numbers whose mean is known are averaged along with them. If their mean comes out differently, averaging itself
+is broken.
 """
 
 from deepca.solver.certificate.bounds import Certificate

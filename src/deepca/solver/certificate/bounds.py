@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from deepca._util.portable import hypot
 from deepca._util.renamed import renamed_attributes
-from deepca.consensus.averaging import LOST
+from deepca._util.units import plural
+from deepca.consensus.averaging import MAX_CONTROL_ERROR
 from deepca.network.traffic import Traffic
 
 __all__ = ["Certificate", "tangent"]
 
-VISIBLE = 1e-2  # relative difference at which eigenvalues are clearly distinct
-KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
-_MAX_EIGENVALUE_ERROR = 1e-6  # relative error up to which an eigenvalue counts as known
+CLEAR_DIFFERENCE = 1e-2  # relative difference at which eigenvalues are clearly distinct
+MAX_KNOWN_TANGENT = 1e-6  # largest tangent of a component that counts as known, if rounding allows no smaller one
+_MAX_EIGENVALUE_ERROR = 1e-6  # largest relative error of an eigenvalue that counts as known
 _CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which there is a clear gap after the first r components
 
 
@@ -27,6 +28,8 @@ _CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which there is a clear gap after the fir
     worst_part="worst_leading_angle",
     of_rank="with_rank",
     at_most="eigenvalue_bound",
+    known="n_known",
+    bounded="n_bounded",
 )
 @dataclass(frozen=True)
 class Certificate:
@@ -37,7 +40,7 @@ class Certificate:
     angle : float
         Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf if no gap could be proven.
     agents_angle : float
-        Largest ``tan θ_k`` between the components and an agent's own W.
+        Largest ``tan θ_k`` between the components and the W of an agent.
     residual : float
         ``‖AX − X(XᵀAX)‖₂ / θ_1``, including all uncertainty of the averages.
     uncertainty : float
@@ -46,7 +49,7 @@ class Certificate:
     noise : float
         Part of the uncertainty due to the rounding of products and averages.
     coupling : float
-        ``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: how much single components are still mixed, or out of order.
+        ``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: how much individual components are still mixed, or out of order.
     drift : float
         ``‖mean S − mean A W‖ / θ_1``, less the error of the average: zero if tracking was never disturbed.
     eigenvalues : tuple of float
@@ -87,7 +90,7 @@ class Certificate:
     >>> import deepca
     >>> A, X = np.stack([np.diag([4.0, 2.0, 1.0])] * 4), np.tile(np.eye(3)[:, :1], (4, 1, 1))
     >>> certificate, _ = deepca.certify(A, X, deepca.SimulatedNetwork(deepca.topology.ring(4)))
-    >>> certificate.proves(1e-8), certificate.known(), certificate.n_agents
+    >>> certificate.proves(1e-8), certificate.n_known(), certificate.n_agents
     (True, 1, 4)
     """
 
@@ -126,13 +129,13 @@ class Certificate:
 
     @property
     def worst_angle(self) -> float:
-        """Bound on ``tan θ_k`` of every agent's own W."""
-        together = self.angle * self.agents_angle  # tan(α + β) = (tan α + tan β) / (1 − tan α tan β)
-        return (self.angle + self.agents_angle) / (1.0 - together) if together < 1.0 else math.inf
+        """Bound on ``tan θ_k`` of the W of every agent."""
+        product = self.angle * self.agents_angle  # tan(α + β) = (tan α + tan β) / (1 − tan α tan β)
+        return (self.angle + self.agents_angle) / (1.0 - product) if product < 1.0 else math.inf
 
     @property
     def proven_angle(self) -> float:
-        """Bound to report: ``worst_angle``, or ``worst_leading_angle`` where k = d makes the former trivial."""
+        """Bound to report: ``worst_angle``, or at least ``worst_leading_angle`` if k = d makes the former trivial."""
         return self.worst_angle if self.others else max(self.worst_angle, self.worst_leading_angle)
 
     @property
@@ -148,7 +151,7 @@ class Certificate:
     @property
     def averaging_ok(self) -> bool:
         """True if the number with a known mean was averaged correctly."""
-        return self.averaging_error <= LOST
+        return self.averaging_error <= MAX_CONTROL_ERROR
 
     @property
     def gap(self) -> float:
@@ -161,7 +164,7 @@ class Certificate:
         return -self.gap > 10.0 * self.residual * self.scale + self.separation
 
     def proves(self, tol: float) -> bool:
-        """Return whether the tangent of every agent is proven to be at most ``tol``.
+        """Return whether the tangent is proven to be at most ``tol`` at every agent.
 
         Parameters
         ----------
@@ -195,13 +198,13 @@ class Certificate:
     def hidden_by_rounding(self) -> bool:
         """True if rounding hides θ_k.
 
-        It does if rounding could account for a gap of a hundredth of θ_k or, where nothing lies outside, could have
-        changed θ_k itself by a hundredth.
+        That is so if rounding could produce a gap of a hundredth of θ_k or, if nothing lies outside the components,
+        could have changed θ_k itself by a hundredth.
         """
         hidden = self.uncertainty * self.scale
         if self.others:
             hidden = max(self.resolution, 10.0 * hidden)
-        return VISIBLE * abs(self.eigenvalues[-1]) <= hidden
+        return CLEAR_DIFFERENCE * abs(self.eigenvalues[-1]) <= hidden
 
     def drifted(self, tol: float) -> bool:
         """Return whether tracking has drifted from the mean by more than rounding, and too far to reach ``tol``.
@@ -244,7 +247,7 @@ class Certificate:
         return tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
 
     @property
-    def bounded(self) -> int:
+    def n_bounded(self) -> int:
         """Largest r for which the angle of the first r components has a finite and nontrivial bound."""
         if self.others and math.isfinite(self.angle):
             return self.k
@@ -270,8 +273,8 @@ class Certificate:
     def proves_leading_parts(self, tol: float) -> bool:
         """Return whether components are proven to ``tol``, and eigenvalues to six digits, in the case k = d.
 
-        The angle of all d components together is trivially zero. Here "proven" means that the first r components are
-        proven to ``tol`` for every r with a clear gap after it.
+        The angle of all d components together is trivially zero. So components count as proven if the first r are
+        proven to ``tol`` for every r < d with a clear gap after the r-th.
 
         Parameters
         ----------
@@ -281,7 +284,7 @@ class Certificate:
         Returns
         -------
         bool
-            Whether all of this is proven.
+            Whether components and eigenvalues are proven.
         """
         return (
             self.averaging_ok
@@ -292,14 +295,14 @@ class Certificate:
     @property
     def smallest_relative_error(self) -> float:
         """Bound on the relative error of the smallest eigenvalue due to rounding."""
-        off = max(self.uncertainty, self.noise) * self.scale
+        error = max(self.uncertainty, self.noise) * self.scale
         if self.parts:  # separation is 4 e σ_k, and rounding of the rows by e changes σ_k by e at most
-            off = 0.5 * self.separation
+            error = 0.5 * self.separation
         smallest = abs(self.eigenvalues[-1])
-        return off / smallest if smallest > 0.0 else math.inf
+        return error / smallest if smallest > 0.0 else math.inf
 
-    def known(self, tol: float = KNOWN) -> int:
-        """Return how many components are known: the largest r for which the first r are proven to ``tol``.
+    def n_known(self, tol: float = MAX_KNOWN_TANGENT) -> int:
+        """Return the number of known components: the largest r for which the first r are proven to ``tol``.
 
         All k count only if their eigenvalues exceed rounding, since for k = d their angle is trivially zero.
 
@@ -321,8 +324,8 @@ class Certificate:
     def eigenvalue_bound(self, r: int) -> float:
         """Return an upper bound on the r-th eigenvalue, given that all eigenvalues outside are smaller.
 
-        It is θ_r plus the residual. If θ_r is zero because the rows contain nothing more, it is the bound on what they
-        may still contain.
+        The bound is θ_r plus the residual. If θ_r was set to zero because only rounding remains in the rows, it is the
+        bound on the variances that this rounding may hide.
 
         Parameters
         ----------
@@ -340,22 +343,22 @@ class Certificate:
 
     @property
     def worst_leading_angle(self) -> float:
-        """Largest ``leading(r)`` over all r < k with a clear gap after them; 0 if there are none."""
+        """Largest ``leading(r)`` over all r < k with a clear gap after θ_r; 0 without such an r."""
         theta = self.eigenvalues
         clear = [r for r in range(1, self.k) if theta[r] < _CLEAR_GAP * theta[r - 1]]
         return max((self.leading(r) for r in clear), default=0.0)
 
     def __str__(self) -> str:
         """Return the bounds as statuses show them."""
-        rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
+        rows = f", {self.n_rows:,} row{plural(self.n_rows)}" if self.n_rows is not None else ""
+        rounds = self.traffic.rounds + self.traffic.control_rounds
         outside = f"λ_k+1 ≤ {self.bound:.6g} except with probability {self.failure:.0e}"
         if not self.others:
             outside = "no other eigenvalues"
         return (
             f"tan θ ≤ {self.proven_angle:.1e} {self.proven_for} (residual {self.residual:.1e}, λ_k = "
             f"{self.eigenvalues[-1]:.6g}, {outside}); "
-            f"{self.n_agents} agents{rows}; "
-            f"{self.traffic.rounds + self.traffic.control_rounds} rounds"
+            f"{self.n_agents} agent{plural(self.n_agents)}{rows}; {rounds} round{plural(rounds)}"
         )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from deepca._util.floats import EPS, LARGEST, SMALLEST
 from deepca._util.portable import norm, total
+from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
-from deepca.consensus.averaging import Averaged, average_then
+from deepca.consensus.averaging import AverageWithError, average_and_derive
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis, check_close, for_local_agents, packed
@@ -23,11 +24,12 @@ from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, col
 
 __all__ = ["certify", "digest_of"]
 
-FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
+FAILURE_PROBABILITY = 1e-6  # default probability that the bound on λ_{k+1} is wrong
 _RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
-_MAX_PRODUCTS = 40  # block products with probes, unless the caller sets another limit
+_MAX_PRODUCTS = 40  # default limit on the number of block products with probes
 
 
+@renamed_parameters(failure="failure_probability", products="max_products", known="previous")
 def certify(
     A: OperatorLike,
     X: Array,
@@ -38,9 +40,9 @@ def certify(
     tol: float = 1e-8,
     accuracy: float = 1.0,
     gap: float = 0.1,
-    failure: float = FAILURE,
-    products: int = _MAX_PRODUCTS,
-    known: Certificate | None = None,
+    failure_probability: float = FAILURE_PROBABILITY,
+    max_products: int = _MAX_PRODUCTS,
+    previous: Certificate | None = None,
 ) -> tuple[Certificate, Array]:
     """Certify the leader's components; every agent must call this at the same point.
 
@@ -49,24 +51,25 @@ def certify(
     A : OperatorLike
         The ``A_j`` of the local agents, as they are now.
     X : ndarray of shape (*B, d, k)
-        Orthonormal columns, of which all agents take the leader's; principal components give meaningful eigenvalues.
+        Orthonormal columns, of which all agents use the leader's; bounds on single columns are best for principal
+        components.
     network : Network
         Network that connects the agents.
     W : ndarray of shape (*B, d, k), optional
         Each agent's own basis, to compare with the common X; X itself by default.
     tracked : ndarray of shape (*B, d, …), optional
-        ``S_j − A_j W_j`` of each agent, whose mean must be zero; not checked by default.
+        ``S_j − A_j W_j`` of each agent, whose mean must be zero; by default no drift is measured.
     tol : float, default=1e-8
-        Tangent to prove; probing ends once it is proven.
+        Tangent of the angle to prove; probing ends once it is proven.
     accuracy : float, default=1.0
-        Accuracy of residual and eigenvalues, if it is to be smaller than ``tol``.
+        Required accuracy of residual and eigenvalues; only values smaller than ``tol`` have an effect.
     gap : float, default=0.1
         Guess of ``1 − λ_{k+1}/λ_k``, for the accuracy of the first averages; a wrong guess only costs rounds.
-    failure : float, default=1e-6
+    failure_probability : float, default=1e-6
         Acceptable probability that the bound on λ_{k+1} is wrong.
-    products : int, default=40
-        Maximum number of block products with probes.
-    known : Certificate, optional
+    max_products : int, default=40
+        Number of block products with probes after which probing ends, even if ``tol`` is not proven.
+    previous : Certificate, optional
         Earlier certificate for the same ``A_j``, whose bound on λ_{k+1} is reused if it suffices.
 
     Returns
@@ -75,31 +78,62 @@ def certify(
         Bounds on the errors of X.
     X : ndarray of shape (d, k)
         The leader's components.
+
+    Raises
+    ------
+    Contradiction
+        If the leader sends numbers that do not follow from the averages, or columns that are not orthonormal.
+    NetworkError
+        If a message of an average over a spanning tree was lost or altered.
     """
-    operator, before = as_operator(A), network.traffic
+    goal = _Goal(tol, accuracy, gap, failure_probability, max_products)
+    return _certified(as_operator(A), X, W, tracked, network, goal, previous)
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """Claim to prove, and limits of its cost: parameters of :func:`certify`."""
+
+    tol: float
+    accuracy: float
+    gap: float
+    failure: float
+    max_products: int
+
+
+def _certified(
+    A: Operator,
+    X: Array,
+    W: Array | None,
+    tracked: Array | None,
+    network: Network,
+    goal: _Goal,
+    previous: Certificate | None,
+) -> tuple[Certificate, Array]:
+    """Average fresh products, and bound λ_{k+1} by the previous certificate if that suffices, or else by probes."""
+    before = network.traffic
     own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
-    fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap, failure)
+    fresh = _fresh(A, X, own, tracked, network, goal)
     found = fresh.found
-    theta_low = found.eigenvalues[-1] - found.uncertainty * found.scale
-    if known is not None and fresh.residual <= _sine(tol) * (theta_low - known.bound):
-        found = _with_known_bound(found, known)
+    if previous is not None and fresh.residual <= _sine(goal.tol) * (fresh.theta_low - previous.bound):
+        found = _with_previous_bound(found, previous)
     elif X.shape[1] < X.shape[0]:
-        found = _probed(operator, X, network, replace(found, failure=failure), fresh, tol, gap, products)
-    angle = tangent(fresh.residual, theta_low - found.bound) if found.averaging_ok else math.inf
+        found = _probed(A, X, network, fresh, goal)
+    angle = tangent(fresh.residual, fresh.theta_low - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
-def _with_known_bound(found: Certificate, known: Certificate) -> Certificate:
-    """Return the certificate with the bound on λ_{k+1}, and all that belongs to it, from an earlier certificate."""
+def _with_previous_bound(found: Certificate, previous: Certificate) -> Certificate:
+    """Return the certificate with everything about the space outside from an earlier certificate."""
     return replace(
         found,
-        others=known.others,
-        bound=known.bound,
-        failure=known.failure,
-        smaller_k=known.smaller_k,
-        larger_k=known.larger_k,
-        probes=known.probes,
+        others=previous.others,
+        bound=previous.bound,
+        failure=previous.failure,
+        smaller_k=previous.smaller_k,
+        larger_k=previous.larger_k,
+        probes=previous.probes,
     )
 
 
@@ -114,19 +148,26 @@ class _Fresh:
 
     Attributes
     ----------
+    found : Certificate
+        The certificate without a bound on λ_{k+1}.
     residual : float
         Norm of the residual, including all uncertainty.
     formed : float
-        Part of it due to the way in which the A_j were formed.
+        Part of ``residual`` due to the way in which the A_j were formed.
     fine : float
         Accuracy of averages, relative to the gap, with which probes detect an eigenvector even if the random start
-        contains as little of it as is likely.
+        contains as little of that eigenvector as the failure probability allows.
     """
 
     found: Certificate
     residual: float
     formed: float
     fine: float
+
+    @property
+    def theta_low(self) -> float:
+        """Lower bound on θ_k."""
+        return self.found.eigenvalues[-1] - self.found.uncertainty * self.found.scale
 
 
 @dataclass(frozen=True)
@@ -135,36 +176,43 @@ class _Request:
 
     Attributes
     ----------
+    X : ndarray of shape (d, k)
+        The leader's components.
+    goal : _Goal
+        What to prove.
     noise : float
         Rounding of the products, which limits the accuracy of every average.
     """
 
     X: Array
-    tol: float
-    gap: float
-    failure: float
+    goal: _Goal
     noise: float
 
-    def product(self, of: Array) -> Array:
-        """Return the part of such a vector that belongs to ``A X``, ``(d, k)``."""
-        return of[: self.X.size].reshape(self.X.shape)
+    @property
+    def accuracy(self) -> float:
+        """Required accuracy of the average, relative to θ_k."""
+        return min(self.goal.tol, self.goal.accuracy) * self.goal.gap
 
-    def enough(self, found: Averaged) -> bool:
+    def product(self, vector: Array) -> Array:
+        """Return the part of such a vector that belongs to ``A X``, ``(d, k)``."""
+        return vector[: self.X.size].reshape(self.X.shape)
+
+    def enough(self, found: AverageWithError) -> bool:
         """Return whether an average is as accurate as rounding allows, or as tolerance and gap require."""
         theta = min(total(x * y) for x, y in zip(self.X.T, self.product(found.mean).T, strict=True))
-        return norm(self.product(found.error)) <= max(0.05 * self.tol * self.gap * theta, self.noise)
+        return norm(self.product(found.error)) <= max(0.05 * self.accuracy * theta, self.noise)
 
-    def numbers(self, found: Averaged) -> Array:
+    def numbers(self, found: AverageWithError) -> Array:
         """Derive θ, ‖R‖, coupling, drift, and the accuracy that probes need; the bits depend on the processor."""
         (d, k), X, AX = self.X.shape, self.X, self.product(found.mean)
         inside = X.T @ AX
         theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
         coupling = frobenius(inside - np.diag(theta))
         drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
-        fine = 0.1 * overlap(d - k, columns_for(k, d), self.failure) if k < d else 0.0
+        fine = 0.1 * overlap(d - k, columns_for(k, d), self.goal.failure) if k < d else 0.0
         return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
 
-    def check(self, network: Network, derived: Array, mean: Averaged) -> None:
+    def check(self, network: Network, derived: Array, mean: AverageWithError) -> None:
         """Raise Contradiction unless the leader's numbers follow from the average, up to rounding."""
         own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * norm(self.product(mean.mean))
         check_close(network, "eigenvalues or residuals", derived[:-2], own[:-2], rounded)
@@ -172,15 +220,13 @@ class _Request:
         check_close(network, "an accuracy of probes", derived[-1], own[-1], 1e-6 * float(own[-1]))
 
 
-def _fresh(
-    A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float, failure: float
-) -> _Fresh:
+def _fresh(A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, goal: _Goal) -> _Fresh:
     """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
     (d, k), B, m = X.shape, network.batch, network.n_agents
     AX = A @ for_local_agents(X, network)
     rounding = A.rounding()
-    apart = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
-    local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
+    tangents = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
+    local = np.stack([tangents, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
     agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
     noise = 2.0 * EPS * float(highest[1])
@@ -191,20 +237,20 @@ def _fresh(
     if rows is not None:
         extras[..., 0], extras[..., 1] = 1.0, rows
 
-    request = _Request(X, tol, gap, failure, noise)
+    request = _Request(X, goal, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
-    rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, EPS), 1e-3))
-    mean, derived = average_then(network, flat, rounds, request.enough, request.numbers, k + 4)
-    if not network.leads:
+    rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * request.accuracy, EPS), 1e-3))
+    mean, derived = average_and_derive(network, flat, rounds, request.enough, request.numbers, k + 4)
+    if not network.is_leader_local:
         request.check(network, derived, mean)
     theta, (outside, coupling, drift, fine) = derived[:k], map(float, derived[k:])
     noise *= mean.growth
     error = norm(request.product(mean.error))
     residual = outside + error + noise
     largest = float(np.abs(theta).max())
-    rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
-    formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
+    row_rounding, product_rounding = map(float, mean.mean[-2:] + mean.error[-2:])
+    formed = rounding.bound(largest + residual, row_rounding, product_rounding, float(highest[2]))
     residual += formed
     relative = 1.0 / largest if largest >= SMALLEST else 0.0  # no digit of a smaller matrix is known
     separation = max(4.0 * noise, 16.0 * EPS * largest)
@@ -235,22 +281,26 @@ def _fresh(
 
 
 def _probed(
-    A: Operator, X: Array, network: Network, found: Certificate, fresh: _Fresh, tol: float, gap: float, products: int
+    A: Operator,
+    X: Array,
+    network: Network,
+    fresh: _Fresh,
+    goal: _Goal,
 ) -> Certificate:
     """Probe the space outside X, and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
 
     The first attempt averages as accurately as the guessed gap requires; if that accuracy limits the bound, probing
-    restarts with a higher one.
+    restarts with a higher accuracy.
     """
+    found = replace(fresh.found, failure=goal.failure)
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
-    theta_low = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
-    accuracy = max(fresh.fine * min(gap, 1.0) * abs(theta), noise)
+    accuracy = max(fresh.fine * min(goal.gap, 1.0) * abs(theta), noise)
     p = columns_for(found.k, len(X))
     while True:
 
         def findings(outside: ProbedSpectrum) -> ProbeFindings:
-            # all attempts together may be wrong with probability ``failure``; this is the share of one of them
+            # all bounds together may be wrong with probability found.failure; this is the share of one of them
             share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
             return ProbeFindings.of(outside, share, found.separation, fresh.formed)  # noqa: B023
 
@@ -266,21 +316,21 @@ def _probed(
         )
         for outside, derived in probes:
             seen = ProbeFindings.from_numbers(derived, network, outside.dimension)
-            if not network.leads:
+            if not network.is_leader_local:
                 seen.check(network, outside, findings(outside), found.scale)
-            found = _with(found, seen, outside, made)
-            proven = fresh.residual <= _sine(tol) * (theta_low - found.bound)
+            found = _with_findings(found, seen, outside, made)
+            proven = fresh.residual <= _sine(goal.tol) * (fresh.theta_low - found.bound)
             limited = outside.error > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
-            if proven or tight or limited or found.products >= products or _hopeless(found, seen.error):
+            if proven or tight or limited or found.products >= goal.max_products or _hopeless(found, seen.error):
                 break
-        if not (limited and not proven and found.products < products):
+        if not (limited and not proven and found.products < goal.max_products):
             return found
         made, seed = found.products, seed + 1
         accuracy = max(min(fresh.fine * abs(found.gap), 0.1 * accuracy), noise)
 
 
-def _with(found: Certificate, seen: ProbeFindings, outside: ProbedSpectrum, made: int) -> Certificate:
+def _with_findings(found: Certificate, seen: ProbeFindings, outside: ProbedSpectrum, made: int) -> Certificate:
     """Return the certificate updated by one more block product."""
     return replace(
         found,
@@ -294,7 +344,7 @@ def _with(found: Certificate, seen: ProbeFindings, outside: ProbedSpectrum, made
 
 
 def _hopeless(found: Certificate, error: float) -> bool:
-    """Return whether more products cannot help: a value outside exceeds θ_k, or equals it and a larger k has a gap."""
+    """Return whether more products cannot help: a value outside exceeds θ_k, or equals θ_k and a larger k has a gap."""
     settled = error <= max(0.05 * abs(found.gap), found.separation)
     return bool(settled and (found.larger_outside or (not found.unique and found.larger_k is not None)))
 

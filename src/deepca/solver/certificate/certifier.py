@@ -1,4 +1,4 @@
-"""Attempt a certificate at the end of a run, and decide how to continue if it does not prove the tolerance."""
+"""Attempt to certify the answer at the end of a run, and decide how to continue if the tolerance is not proven."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from deepca.algorithms.base import Algorithm, State
 from deepca.network.traffic import Traffic
 from deepca.operators.linalg import flip_signs, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
-from deepca.solver.certificate.certification import FAILURE, digest_of
+from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
 from deepca.solver.certificate.certification import certify as fresh_certificate
 from deepca.solver.deflation import bound_beyond_rank, formed_without_rounding
 from deepca.solver.ritz_axes import principal_axes
 from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, more_iterations, rate
 from deepca.solver.verdict import DEFAULT_TOL
 
-__all__ = ["Proof", "ritz"]
+__all__ = ["Certifier", "ritz"]
 
 S_ = TypeVar("S_", bound=State)
-_MAX_REPAIRS = 3  # restarts after fresh averages have shown that tracking drifted
+_MAX_REPAIRS = 3  # maximum number of restarts of tracking because fresh averages showed a drift
 
 
-class Proof:
-    """Attempts to prove the answer of a run, and the decision that follows from each.
+class Certifier:
+    """Attempt to prove the answer of a run, and decide after each attempt how to continue.
 
     Attributes
     ----------
     attempts : int
-        Number of attempts.
+        Number of attempts so far.
+    traffic : Traffic
+        Traffic of all attempts.
+    certificate : Certificate or None
+        The latest certificate; None before the first.
+    components : ndarray of shape (d, k)
+        The components that it certifies.
     over : bool
         Whether the run is over.
     lost : bool
@@ -42,16 +48,16 @@ class Proof:
     stuck : bool
         Whether the residual no longer falls because it consists of rounding.
     more : int
-        Iterations to make before the next attempt.
+        Number of iterations before the next attempt.
     beyond : float
-        Bound on the variances beyond the rank; inf if unknown.
+        Bound on the eigenvalues beyond the rank; inf if unknown.
     """
 
     def __init__(self, algorithm: Algorithm[S_], stop: StopRule | None, last: int, first: int) -> None:
         self._algorithm, self._stop, self._last, self._first = algorithm, stop, last, first
         self._tol = stop.tol if stop is not None else DEFAULT_TOL
         self.attempts, self._repairs = 0, 0
-        self._known: Certificate | None = None
+        self._previous: Certificate | None = None
         self.traffic = Traffic(agents=algorithm.network.traffic.agents)
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
@@ -61,7 +67,7 @@ class Proof:
 
     def forget(self, attempts: int) -> None:
         """Discard what depended on the network before it changed; ``attempts`` is the largest count of any agent."""
-        self._known, self._residual, self.attempts = None, math.inf, attempts
+        self._previous, self._residual, self.attempts = None, math.inf, attempts
 
     def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
         """Certify the latest state, and decide whether the run is over."""
@@ -80,23 +86,24 @@ class Proof:
                 tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, prove what is possible
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=_gap(state, history),
-                failure=FAILURE / 2.0**self.attempts,  # all attempts together stay below FAILURE
-                products=max(40, (state.t - self._first) // 2),
-                known=self._known,
+                # the probabilities of all attempts add up to less than FAILURE_PROBABILITY
+                failure_probability=FAILURE_PROBABILITY / 2.0**self.attempts,
+                max_products=max(40, (state.t - self._first) // 2),
+                previous=self._previous,
             )
             if certificate.bound < certificate.eigenvalues[-1]:
-                self._known = certificate
+                self._previous = certificate
             self._decide(state, history, certificate)
             if self.over and certificate.averaging_ok:  # refine the axes of the same subspace to rounding
-                self.components, theta, off = principal_axes(self._algorithm.A, self.components, network)
-                off = off / certificate.scale if certificate.scale > 0.0 else 0.0
-                # the uncertainty of the A_j applies here too; averages without a tree add some
+                self.components, theta, error = principal_axes(self._algorithm.A, self.components, network)
+                error = error / certificate.scale if certificate.scale > 0.0 else 0.0
+                # the uncertainty of the A_j applies here too; averages without a tree add their error
                 certificate = replace(
                     certificate,
                     eigenvalues=tuple(map(float, theta)),
-                    residual=certificate.residual + off,
-                    uncertainty=certificate.uncertainty + off,
-                    coupling=certificate.uncertainty + 2.0 * off,
+                    residual=certificate.residual + error,
+                    uncertainty=certificate.uncertainty + error,
+                    coupling=certificate.uncertainty + 2.0 * error,
                     digest=digest_of(self.components),
                 )
                 if history and 0 < (rank := history[-1].rank) < certificate.k:
@@ -115,7 +122,7 @@ class Proof:
         return bound_beyond_rank(A, self.components[:, :rank], theta[:rank], network)
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
-        """Decide whether the run is over, tracking must restart, or how many more iterations to make."""
+        """Decide whether the run is over or tracking must restart, and after how many iterations to try again."""
         done = certificate.proves(self._tol)
         # the columns within the rank must be proven, too; if k = d, their axes are refined later, without iterating
         if history and 0 < history[-1].rank < certificate.k < len(self.components):
@@ -127,7 +134,7 @@ class Proof:
         self.over = self._stop is None or state.t >= self._last or done
         if self.lost and not self.over:
             self._repairs += 1
-            self._known = None
+            self._previous = None
             self.over = self._repairs > _MAX_REPAIRS
             return
         # the residual no longer falls and rounding explains it; on unreliable networks averages have larger errors
@@ -137,7 +144,7 @@ class Proof:
         self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= rounding
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
-        if state.estimated_gap is not None:  # converges faster than power iterations, and ever faster
+        if state.estimated_gap is not None:  # the method converges faster than power iterations, and accelerates
             r, factor = min(rate(history), 0.9) if history else 0.9, certificate.worst_angle / self._tol
             longest = self._last
         elif certificate.resolved and certificate.others:
@@ -150,7 +157,7 @@ class Proof:
 
 
 def _reached(history: Sequence[Agreed]) -> float:
-    """Return the estimated error of the answer, which includes disagreement and rounding."""
+    """Return the estimated error of the answer, or the disagreement or rounding if that is larger."""
     return max(error_estimate(history), history[-1].disagreement, EPS) if history else 1.0
 
 

@@ -13,11 +13,11 @@ from scipy.special import betaincinv
 from deepca._util.floats import EPS, SMALLEST
 from deepca._util.portable import hypot, norm
 from deepca._util.typing import Array
-from deepca.consensus.averaging import LOST, Averaged, average_then
+from deepca.consensus.averaging import MAX_CONTROL_ERROR, AverageWithError, average_and_derive
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
-    SEMIORTHOGONALITY,
+    SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_bound,
     check_close,
@@ -32,7 +32,7 @@ from deepca.operators.linalg import frobenius, orthonormal_part, project_out, sy
 
 __all__ = ["ProbeFindings", "ProbedSpectrum", "columns_for", "overlap", "probe"]
 
-_MIN_COLUMNS = 8  # of a block, even if k is smaller: the number of rounds matters more than their size
+_MIN_COLUMNS = 8  # minimum number of columns of a block, even if k is smaller: fewer rounds outweigh longer messages
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class ProbedSpectrum:
         Distances within which an eigenvalue of B lies from each value.
     first, last : ndarray
         Parts of the Ritz vectors in the first and in the last block of columns.
-    doubt : float
+    error : float
         Bound on the error of the averaged products.
     columns : int
-        Columns of a block.
+        Number of columns of a block.
     products : int
-        Block products made.
+        Number of block products.
     dimension : int
         Dimension d − k of the space outside X.
     exact : bool
@@ -77,7 +77,7 @@ class ProbedSpectrum:
 
     def bound(self, failure: float) -> float:
         """Return the better of two bounds on λ₁(B), hence on λ_{k+1}(A); it fails with probability ``failure``."""
-        if self.lost > LOST:
+        if self.lost > MAX_CONTROL_ERROR:
             return math.inf
         if self.exact:
             return float(self.values[0]) + 2.0 * self.error
@@ -103,14 +103,14 @@ class ProbedSpectrum:
         top, width = float(self.values[0]), float(self.values[0]) - float(self.values[-1])
         if not SMALLEST <= width < math.inf:
             return math.inf
-        least, below = overlap(self.dimension, self.columns, failure), (top - self.values[:, None]) / width
+        min_overlap, below = overlap(self.dimension, self.columns, failure), (top - self.values[:, None]) / width
 
         def may_be_missed(above: Array) -> npt.NDArray[np.bool_]:
             """Return whether an eigenvalue this far above ϑ₁, in units of ``width``, may have been missed."""
             turned = 2.0 * (self.error / width) / above
             basis, _ = np.linalg.qr(self.last.T / (above[:, None, None] + below))
             cosine = np.linalg.norm(np.swapaxes(basis, -1, -2) @ self.first.T, 2, axis=(-2, -1))
-            return np.asarray(cosine * (1.0 + turned) + turned >= least)
+            return np.asarray(cosine * (1.0 + turned) + turned >= min_overlap)
 
         distance = np.geomspace(1e-9, 1e3, 49)
         missed = np.flatnonzero(may_be_missed(distance))
@@ -163,32 +163,30 @@ def probe(
 
     ``X`` is the same ``(d, k)`` at every agent. Products are averaged until their error is below ``accuracy``.
     Directions shorter than ``rounding``, the rounding of a product with X, are noise: they are dropped, and their
-    length is added to the error. So is the rounding of each product with probes, in proportion to their mean size.
+    length is added to the error. The rounding of each product with probes is added, too, in proportion to the mean size
+    of the local products.
 
-    Blocks are the leader's, and so are the ``size(s)`` numbers that ``derive`` returns after products with s columns.
-    Decisions must depend on these numbers only, since a ProbedSpectrum has other bits on other processors.
+    All agents use the leader's blocks, and the ``size(s)`` numbers that ``derive`` returns at the leader after products
+    with s columns. Decisions must depend on these numbers only, since the bits of a ProbedSpectrum differ between
+    processors.
     """
     (d, k), B = X.shape, network.batch
     n = d - k
     p = columns_for(k, d)
     rounds = default_mixer(network.topology).rounds_for(network.topology, 1e-2)
-    block = np.zeros((d, p))
-    if network.leads:
-        block = orthonormal_part(project_out(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
-    block = network.from_leader(block)
-    check_basis(network, "probes", block, X)
-    Q, BQ, doubt, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
+    block = _first_block(X, network, p, seed)
+    Q, BQ, error, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
         Y = A @ for_local_agents(block, network)
         sizes, Y = frobenius(Y, axis=(-2, -1)), project_out(Y, X)
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
-        def take_step(new: Averaged) -> _LanczosStep:
+        def take_step(new: AverageWithError) -> _LanczosStep:
             new = replace(new, lost=max(lost, new.lost))  # noqa: B023
-            return _LanczosStep.of(X, Q, BQ, new, (p, made), doubt, (rounding, rounded))  # noqa: B023
+            return _LanczosStep.of(X, Q, BQ, new, (p, made), error, (rounding, rounded))  # noqa: B023
 
-        def next_block(new: Averaged) -> Array:
+        def next_block(new: AverageWithError) -> Array:
             step = take_step(new)
             found.append(step)  # noqa: B023
             filled = np.zeros((d, p))
@@ -197,17 +195,29 @@ def probe(
 
         count = d * p + 2 + size(Q.shape[1])
         flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
-        new, derived = average_then(network, flat, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count)
-        filled, columns, derived_doubt, numbers = unpacked(derived, (d, p), (), (), (size(Q.shape[1]),))
+        new, derived = average_and_derive(
+            network, flat, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count
+        )
+        filled, columns, derived_error, numbers = unpacked(derived, (d, p), (), (), (size(Q.shape[1]),))
         step = found[0] if found else take_step(new)
         block = np.ascontiguousarray(filled[:, : checked_count(network.leader, "a number of probes", columns, p)])
-        step.check(network, block, float(derived_doubt), hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)))
-        rounds, doubt, BQ = new.rounds, float(derived_doubt), step.BQ
+        step.check(network, block, float(derived_error), hypot(hypot(error, _mean_error(new)), _product_rounding(new)))
+        rounds, error, BQ = new.rounds, float(derived_error), step.BQ
         rounded, lost = step.outside.rounding, step.outside.lost
         exact = block.shape[1] == 0  # the probed space is invariant, and every direction has a component in it
-        yield replace(step.outside, error=doubt, exact=exact), numbers
+        yield replace(step.outside, error=error, exact=exact), numbers
         if exact:
             return
+
+
+def _first_block(X: Array, network: Network, p: int, seed: int) -> Array:
+    """Return the leader's p random orthonormal columns orthogonal to X."""
+    block = np.zeros((len(X), p))
+    if network.is_leader_local:
+        block = orthonormal_part(project_out(np.random.default_rng(seed).standard_normal(block.shape), X), 0.0)
+    block = network.from_leader(block)
+    check_basis(network, "probes", block, X)
+    return block
 
 
 @dataclass(frozen=True)
@@ -216,17 +226,23 @@ class _LanczosStep:
 
     Attributes
     ----------
-    left : ndarray
+    X, Q, BQ : ndarray
+        The subspace that is projected out, the basis of all blocks, and its product with B.
+    outside : ProbedSpectrum
+        The Ritz values.
+    remainder : ndarray
         Part of the last product outside the span of Q.
+    block : ndarray
+        The next block.
     short : float
-        Length up to which directions are dropped.
+        Largest length of directions that are dropped.
     """
 
     X: Array
     Q: Array
     BQ: Array
     outside: ProbedSpectrum
-    left: Array
+    remainder: Array
     block: Array
     short: float
 
@@ -236,51 +252,55 @@ class _LanczosStep:
         X: Array,
         Q: Array,
         BQ: Array,
-        new: Averaged,
+        new: AverageWithError,
         at: tuple[int, int],
-        doubt: float,
+        error: float,
         roundings: tuple[float, float],
     ) -> _LanczosStep:
-        """Take one step; ``doubt`` and ``roundings`` (of products with X, of all products) are those before it."""
+        """Take one step, from the error and the roundings (of products with X, of all products) before it.
+
+        ``at`` is the number of columns of a block, and the number of products including this one.
+        """
         (p, made), n, (rounding, rounded) = at, X.shape[0] - X.shape[1], roundings
-        doubt, rounded = (
-            hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)),
-            hypot(rounded, _product_rounding(new)),
-        )
+        error = hypot(hypot(error, _mean_error(new)), _product_rounding(new))
+        rounded = hypot(rounded, _product_rounding(new))
         last = Q.shape[1] - BQ.shape[1]
         BQ = np.hstack([BQ, project_out(new.mean[:-1].reshape(Q.shape[0], last), X)])
         values, vectors = np.linalg.eigh(symmetric_part(Q.T @ BQ))
         values, vectors = values[::-1], vectors[:, ::-1]
         few = vectors[:, : 2 * p + 2]
-        errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
-        left = project_out(project_out(BQ[:, -last:], Q), X)
+        errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + error
+        remainder = project_out(project_out(BQ[:, -last:], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
         # short directions are mostly rounding, and orthogonal to the others only after another projection
-        block = np.linalg.qr(project_out(project_out(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
+        block = np.linalg.qr(project_out(project_out(orthonormal_part(remainder, short), Q), X))[0][:, : n - Q.shape[1]]
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
-            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant up to the dropped directions
+            error = hypot(error, math.sqrt(p) * short)  # invariant up to the dropped directions
         exact = block.shape[1] == 0
         outside = ProbedSpectrum(
-            values, errors, vectors[:p], vectors[-last:], doubt, p, made, n, exact, new.lost, rounded
+            values, errors, vectors[:p], vectors[-last:], error, p, made, n, exact, new.lost, rounded
         )
-        return cls(X, Q, BQ, outside, left, block, short)
+        return cls(X, Q, BQ, outside, remainder, block, short)
 
-    def check(self, network: Network, block: Array, doubt: float, averaged: float) -> None:
-        """Raise Contradiction unless ``block`` is the next block and ``doubt`` covers all errors, even ``averaged``."""
-        beyond = 10.0 * math.sqrt(self.left.shape[1]) * self.short
-        check_basis(network, "probes", block, self.X, self.Q, contains=self.left, beyond=beyond)
+    def check(self, network: Network, block: Array, error: float, averaged: float) -> None:
+        """Raise Contradiction unless ``block`` is the next block and ``error`` is at least that of averages so far.
+
+        ``averaged`` is the latter, to which the dropped directions are added here.
+        """
+        beyond = 10.0 * math.sqrt(self.remainder.shape[1]) * self.short
+        check_basis(network, "probes", block, self.X, self.Q, contains=self.remainder, beyond=beyond)
         at, n = self.outside, self.outside.dimension
         if self.Q.shape[1] + block.shape[1] < min((at.products + 1) * at.columns, n):
             averaged = hypot(averaged, 0.5 * math.sqrt(at.columns) * self.short)
-        check_small(network, "errors of averages", averaged - doubt, 0.0)
+        check_small(network, "errors of averages", averaged - error, 0.0)
 
 
-def _mean_error(new: Averaged) -> float:
+def _mean_error(new: AverageWithError) -> float:
     """Return the error of the averaged products, whose last entry is their mean size."""
     return norm(new.error[:-1])
 
 
-def _product_rounding(new: Averaged) -> float:
+def _product_rounding(new: AverageWithError) -> float:
     """Return the rounding of the mean of products: at most the mean of their roundings, plus that of the summation."""
     return 2.0 * EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
 
@@ -296,7 +316,7 @@ class ProbeFindings:
     error : float
         Distance from the first of ``values`` within which an eigenvalue lies.
     larger : int
-        Number of values before the first gap among them; 0 if no gap was found.
+        Number of Ritz values before the first gap between them; 0 if no gap was found.
     values : tuple of float
         The largest Ritz values.
     """
@@ -308,7 +328,7 @@ class ProbeFindings:
 
     @classmethod
     def of(cls, outside: ProbedSpectrum, failure: float, separation: float, formed: float) -> ProbeFindings:
-        """Return the findings from Ritz values.
+        """Derive the findings from Ritz values.
 
         Parameters
         ----------
@@ -347,19 +367,23 @@ class ProbeFindings:
         )
 
     def check(self, network: Network, outside: ProbedSpectrum, own: ProbeFindings, scale: float) -> None:
-        """Raise Contradiction unless the values are those found here and the bound is not much below that found here.
+        """Raise Contradiction unless the values equal this agent's and the bound is not much below this agent's.
 
-        Bounds are points of a grid with steps of 4 %, so rounding may move them by a step.
+        Bounds are points of a grid with steps of 4 %, so rounding may change them by a step.
         """
         size = max(float(np.abs(outside.values).max()), scale)
         check_close(
-            network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMIORTHOGONALITY * size
+            network,
+            "eigenvalues outside",
+            np.array(self.values),
+            np.array(own.values),
+            SEMIORTHOGONALITY_TOLERANCE * size,
         )
         check_bound(network, self.bound, own.bound, (float(outside.values[0]), float(outside.values[-1])), size)
 
 
 def columns_for(k: int, d: int) -> int:
-    """Return the number of probes: k, or more if k is small, since fewer rounds are worth more than small messages."""
+    """Return the number of probe columns: k, or more if k is small, since fewer rounds outweigh longer messages."""
     return min(max(k, _MIN_COLUMNS), d - k)
 
 

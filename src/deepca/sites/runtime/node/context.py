@@ -9,7 +9,7 @@ from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock, Condition
 from deepca.sites.runtime.link import Link
-from deepca.sites.runtime.membership import Membership, Policy
+from deepca.sites.runtime.node_config import NodeConfig, Policy
 
 __all__ = ["NodeContext"]
 
@@ -22,20 +22,20 @@ class NodeContext:
     and is the only one that waits; a part notifies ``changed`` where a waiting call may be able to return.
     """
 
-    membership: Membership
+    config: NodeConfig
     policy: Policy
     clock: Clock
     changed: Condition
     began: float  # time at which the node was created
-    seals: Signatures
+    signatures: Signatures
     assembly: Assembly
     links: Mapping[int, Link]  # by neighbour
 
     @property
     def me(self) -> int:
         """Index of this site."""
-        return self.membership.me
+        return self.config.me
 
     def name(self, site: int) -> str:
         """Return the name of a site."""
-        return self.membership.sites[site]
+        return self.config.sites[site]

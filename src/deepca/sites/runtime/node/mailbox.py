@@ -16,8 +16,8 @@ from deepca.sites.runtime.node.context import NodeContext
 
 __all__ = ["Mailbox"]
 
-_MAX_WAITING = 64  # messages queued of one neighbour; an honest one is never that far ahead, so memory stays bounded
-_MAX_EARLY = 16  # messages of one neighbour for an epoch that this agent has not entered yet
+_MAX_WAITING = 64  # maximum number of messages queued per neighbour; honest neighbours are never that far ahead
+_MAX_EARLY = 16  # maximum number of messages kept per neighbour for an epoch that has not started here
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class _Early:
 class Mailbox:
     """Messages that have arrived and that the algorithm has not asked for yet.
 
-    A malformed message is kept in its place as a FrameError; its sender is named once the algorithm asks for it.
+    A malformed message is kept in its place as a FrameError. When the algorithm asks for that message, BadArray is
+    raised, which accuses the sender.
 
     Attributes
     ----------
@@ -45,19 +46,21 @@ class Mailbox:
         self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
         self._awaited: set[int] = set()  # neighbours whose messages the algorithm is waiting for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
-        self._misdirected: dict[int, Tag] = {}  # messages of another plan in the current epoch
-        self._lost: dict[int, tuple[Incarnation | None, str]] = {}  # messages that were unreadable or rejected
+        self._misdirected: dict[int, Tag] = {}  # tags of messages of another plan in the current epoch
+        # by neighbour, the incarnation that sent an unreadable or oversized message, and what is wrong with the message
+        self._lost: dict[int, tuple[Incarnation | None, str]] = {}
 
     # --------------------------------------------------------------------------------------------------------- arriving
 
     def receive(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
-        """Deliver a message, keep it for its epoch, or count it as stale."""
+        """Deliver a message, keep it for its epoch, or count it as stale; raise FrameError if too many are kept."""
         here = self._context.assembly
         tag, message = tag_of(data), _unpacked(data, body)
         if here.plan is not None and data.plan == here.plan.digest:
             self._deliver(peer, tag, message)
         elif tag.epoch > here.record.epoch:
-            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]  # earlier epochs never start now
+            # earlier epochs are never entered once a member has sent messages of this one
+            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]
             if len(waiting) >= _MAX_EARLY:
                 raise FrameError("too many messages of an epoch that has not started here")
             self._early[peer] = [*waiting, _Early(data.plan, tag, message)]
@@ -102,8 +105,8 @@ class Mailbox:
     def missing(self, sources: Collection[int], tag: Tag) -> list[int]:
         """Return the sources whose next message has not arrived, and mark them as awaited.
 
-        Both sides take the same steps, so the next message must have this tag. Raises BadArray, which names the
-        neighbour, if it has sent anything else.
+        Both sides take the same steps, so the next message must have this tag. Raises BadArray, which accuses the
+        neighbour, if the next message is malformed, has another tag or is lost for good.
         """
         missing = [source for source in sources if not self._arrived(source, tag)]
         self._awaited = set(missing)

@@ -57,23 +57,23 @@ class ModelFiles:
         header = wire.Parcel(outcome=wire.Outcome(outcome=digest, endorsements=known))
         self._context.links[peer].send(Parcel(header.SerializeToString(), (memoryview(content),)))
 
-    def receive(self, peer: int, outcome: wire.Outcome, body: bytes | bytearray) -> None:
-        """Store a file that was asked for, and the endorsements that come with it."""
-        if (peer, outcome.outcome) not in self.asked:  # otherwise a neighbour could fill this site's memory
+    def receive(self, peer: int, message: wire.Outcome, body: bytes | bytearray) -> None:
+        """Store a file that was asked for, and its endorsements; raise FrameError if no claim refers to the file."""
+        if (peer, message.outcome) not in self.asked:  # otherwise a neighbour could fill this site's memory
             self._context.links[peer].stale += 1
             return
         digest = hashlib.sha256(body).digest()
-        for received in outcome.endorsements:
-            one = Endorsement.from_wire(received, len(self._context.membership.sites))
+        for received in message.endorsements:
+            one = Endorsement.from_wire(received, len(self._context.config.sites))
             if one.claim.outcome == digest and self._verification.endorsement(peer, one):
                 self._claims.add(one)
-        if digest != outcome.outcome or not self._claims.about(digest):
+        if digest != message.outcome or not self._claims.about(digest):
             raise FrameError("a result that no site has announced")
         self.contents[digest] = bytes(body)
         self._context.changed.notify_all()
 
     def restarted(self, peer: int) -> None:
-        """Forget the requests and files that were in flight when a neighbour was restarted, which are lost."""
+        """Handle a neighbour's restart, which loses requests and files in flight: forget that they were sent."""
         for known in (self.asked, self._sent):
             for key in [key for key in known if key[0] == peer]:
                 del known[key]

@@ -15,30 +15,30 @@ __all__ = ["Neighbors"]
 
 
 class Neighbors:
-    """The neighbours of a node, each of which is sent the newest record of every site once.
+    """The neighbours of a node, and which records each of them already has.
 
     Attributes
     ----------
     wake : callable
         Called with a neighbour whenever there may be a frame for it, with or without the lock held; it must not block.
-    looked : float
+    presence_checked_at : float
         When the presence of sites was last checked.
     """
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self.wake: Callable[[int], None] = lambda peer: None
-        self.looked = float("-inf")
+        self.presence_checked_at = float("-inf")
         self._known_to: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in context.links}
         self._news_sent = dict.fromkeys(context.links, 0)
-        self._sealed: dict[int, tuple[tuple[Incarnation, int], wire.Sealed]] = {}
+        self._signed: dict[int, tuple[tuple[Incarnation, int], wire.Sealed]] = {}
 
     # ----------------------------------------------------------------------------------------------------- who is there
 
     def update_presence(self) -> None:
         """Update which sites are present, and whether that disturbs the plan."""
         here, links = self._context.assembly, self._context.links
-        now = self.looked = self._context.clock.now()
+        now = self.presence_checked_at = self._context.clock.now()
         reached = frozenset(peer for peer, link in links.items() if not link.silent(now))
         news, undisturbed = here.news, not here.disturbance
         here.update_presence(now, reached, {peer: link.last_heard for peer, link in links.items()})
@@ -80,7 +80,7 @@ class Neighbors:
     def send_news(self, peer: int) -> None:
         """Send a neighbour the records that it has not been sent yet."""
         for record in self.news_for(peer):  # one at a time: together they might not fit into a frame
-            records = wire.Records(sealed=[self._sealed_record(record)])
+            records = wire.Records(sealed=[self._signed_record(record)])
             self._context.links[peer].send(Parcel(wire.Parcel(records=records).SerializeToString()))
             self._known_to[peer][record.site] = record.recency
         self._news_sent[peer] = self._context.assembly.news
@@ -91,16 +91,16 @@ class Neighbors:
         if known is None or known < record.recency:
             self._known_to[peer][record.site] = record.recency
 
-    def keep_sealed(self, record: Record, sealed: wire.Sealed) -> None:
+    def keep_signed_record(self, record: Record, signed_record: wire.Sealed) -> None:
         """Keep a record as signed by its site, to pass it on."""
-        self._sealed[record.site] = record.recency, sealed
+        self._signed[record.site] = record.recency, signed_record
 
-    def _sealed_record(self, record: Record) -> wire.Sealed:
-        """Return a record as signed by its site; this site signs its own again whenever it has changed."""
-        known = self._sealed.get(record.site)
+    def _signed_record(self, record: Record) -> wire.Sealed:
+        """Return a record as signed by its site; the record of this site is signed again whenever it has changed."""
+        known = self._signed.get(record.site)
         if known is None or known[0] != record.recency:
             content = record.to_wire().SerializeToString(deterministic=True)
-            known = self._sealed[record.site] = record.recency, self._context.seals.sign_record(content)
+            known = self._signed[record.site] = record.recency, self._context.signatures.sign_record(content)
         return known[1]
 
     # --------------------------------------------------------------------------------------------------------- restarts
@@ -109,9 +109,9 @@ class Neighbors:
         """Handle a neighbour's restart, after which it knows no records."""
         self._known_to[peer], self._news_sent[peer] = {}, 0
 
-    def take_incarnation(self, identity: Incarnation) -> None:
+    def take_incarnation(self, incarnation: Incarnation) -> None:
         """Start new sessions with all neighbours as another incarnation of this agent."""
         for link in self._context.links.values():
-            link.take_incarnation(identity)
+            link.take_incarnation(incarnation)
         for peer in self._known_to:
             self.restarted(peer)

@@ -1,9 +1,9 @@
 """Handle an agent's events, and provide the blocking calls that its algorithm makes.
 
 Two threads meet here. The event loop (or a simulation) reports events with ``opened``, ``closed``, ``received`` and
-``tick``, and asks for the ``next_frame``; it never waits for more than the lock, which is held while a promise is
-written to disk. The algorithm calls ``gather``, ``exchange`` and ``settle``, which block until the network is ready,
-but not beyond the deadline.
+``tick``, and asks for the ``next_frame``; it waits only for the lock, which is held while a promise is written to disk.
+The algorithm calls ``agree_on_plan``, ``exchange`` and ``agree_on_result``, which block until the network is ready, but
+not beyond the deadline.
 
 A run is a sequence of epochs. In each of them all members have entered the same :class:`RunPlan`, and every message
 carries its digest: agents that disagree about who takes part never mix their numbers. A wrong guess costs only time.
@@ -22,24 +22,24 @@ from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel, pack
+from deepca.sites.protocol.reassembly import ReceivedMessage
 from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.protocol.signatures import NoSignatures, Signatures
-from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock
 from deepca.sites.runtime.link import Link
-from deepca.sites.runtime.membership import Membership, Policy
+from deepca.sites.runtime.node.abort_reasons import AbortReasons, failure_of
 from deepca.sites.runtime.node.context import NodeContext
-from deepca.sites.runtime.node.faults import Faults, failure_of
 from deepca.sites.runtime.node.mailbox import Mailbox
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
 from deepca.sites.runtime.node.record_receiver import RecordReceiver
 from deepca.sites.runtime.node.results import DecidedResult, Results, accept_any
 from deepca.sites.runtime.node.settlement import Settlement
+from deepca.sites.runtime.node.snapshot import NodeSnapshot, snapshot_of
 from deepca.sites.runtime.node.verification import Verification
-from deepca.sites.runtime.node.view import View, view_of
-from deepca.sites.runtime.vault import MemoryVault, Vault
+from deepca.sites.runtime.node_config import NodeConfig, Policy
+from deepca.sites.runtime.promise_store import MemoryPromiseStore, PromiseStore
 
 __all__ = ["Node"]
 
@@ -47,7 +47,8 @@ _logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 0.25  # seconds between checks of which sites are present
 _EXCHANGE_TIMEOUT = 1.0  # seconds between checks of the deadline while messages are awaited
-_FLUSH_TIMEOUT, _FLUSH_POLL = 2.0, 0.05  # seconds to deliver the last records before stopping; between checks of that
+_FLUSH_TIMEOUT = 2.0  # largest number of seconds for delivering the last records before stopping
+_FLUSH_POLL = 0.05  # seconds between checks of whether they have been delivered
 
 
 class Node:
@@ -55,13 +56,13 @@ class Node:
 
     Parameters
     ----------
-    membership, policy, clock, identity
+    config, policy, clock, incarnation
         The site's place in the network, its policy, the clock, and this incarnation of the agent.
     wall : callable, optional
         Returns the time in seconds since 1970; used to report clock skew.
-    vault : Vault, optional
-        Storage for promises; in memory by default.
-    seals : Signatures, optional
+    promise_store : PromiseStore, optional
+        Storage for the promises of this site; in memory by default.
+    signatures : Signatures, optional
         Signs and verifies records; by default nothing is signed.
 
     Notes
@@ -74,35 +75,34 @@ class Node:
 
     def __init__(
         self,
-        membership: Membership,
+        config: NodeConfig,
         policy: Policy,
         clock: Clock,
-        identity: Incarnation,
+        incarnation: Incarnation,
         wall: Callable[[], float] = time.time,
-        vault: Vault | None = None,
-        seals: Signatures | None = None,
+        promise_store: PromiseStore | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         self._policy, self._clock, self._wall = policy, clock, wall
-        self._vault = vault if vault is not None else MemoryVault()
-        remembered, began = self._vault.load(), clock.now()
+        self._promise_store = promise_store if promise_store is not None else MemoryPromiseStore()
+        remembered, began = self._promise_store.load(), clock.now()
         self.changed = clock.condition()
-        self.assembly = Assembly(membership, policy, identity, began, remembered.epoch)
-        self.links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
+        self.assembly = Assembly(config, policy, incarnation, began, remembered.epoch)
+        self.links = {peer: Link(incarnation, config.network_digest) for peer in config.neighbors}
         for link in self.links.values():
-            link.limit = membership.limit
-        seals = seals if seals is not None else NoSignatures()
+            link.message_limit = config.message_limit
         self.context = context = NodeContext(
-            membership, policy, clock, self.changed, began, seals, self.assembly, self.links
+            config, policy, clock, self.changed, began, signatures or NoSignatures(), self.assembly, self.links
         )
         self._log = EventLogger(_logger, context.name(context.me))
-        self.settlement = Settlement(membership, policy, self.assembly)
-        self.faults = Faults(context)
+        self.settlement = Settlement(config, policy, self.assembly)
+        self.abort_reasons = AbortReasons(context)
         self.neighbors = Neighbors(context)
         self.mailbox = Mailbox(context)
-        verification = Verification(context, self.settlement.claims, self.faults)
-        self.records = RecordReceiver(context, self.neighbors, self.settlement, verification, self.faults)
+        verification = Verification(context, self.settlement.claims, self.abort_reasons)
+        self.records = RecordReceiver(context, self.neighbors, self.settlement, verification, self.abort_reasons)
         self.files = ModelFiles(context, self.settlement.claims, verification)
-        self.results = Results(context, self.neighbors, self.settlement, self.files, self._vault)
+        self.results = Results(context, self.neighbors, self.settlement, self.files, self._promise_store)
         self.results.restore(remembered)
         self._entered: RunPlan | None = None  # last plan entered
         self._proposed: RunPlan | None = None  # last plan proposed, even if it was withdrawn since
@@ -124,12 +124,8 @@ class Node:
         with self.changed:
             if self.links[peer].open:
                 name = self.context.name(peer)
-                self._log.log(
-                    self.assembly.gone_level,
-                    f"disconnected from {name}: {why}",
-                    event="link_down",
-                    facts={"site": name, "why": why},
-                )
+                level, facts = self.assembly.gone_level, {"site": name, "why": why}
+                self._log.log(level, f"disconnected from {name}: {why}", event="link_down", facts=facts)
             self.links[peer].closed()
             self.neighbors.update_presence()
             self.changed.notify_all()
@@ -150,7 +146,7 @@ class Node:
                 for arrived in link.received(frame, now):
                     self._take(peer, arrived)
             except WrongNetwork:
-                self.faults.wrong_network(peer)
+                self.abort_reasons.note_wrong_network(peer)
                 raise
             except FrameError as error:
                 if error.intact:  # sending it again will not help, so the call that waits for the message must fail
@@ -158,7 +154,7 @@ class Node:
                 raise
             if frame.HasField("hello"):
                 woken.add(peer)
-                self.faults.right_network(peer)
+                self.abort_reasons.note_right_network(peer)
                 link.skew = frame.hello.clock - self._wall() if frame.hello.clock else None
                 self.records.greeted(peer, frame.hello)
             if link.peer != before:
@@ -174,7 +170,7 @@ class Node:
         for other in woken:
             self.neighbors.wake(other)
 
-    def _take(self, peer: int, arrived: Arrived) -> None:
+    def _take(self, peer: int, arrived: ReceivedMessage) -> None:
         """Pass a message to the part that handles its kind."""
         parcel = wire.Parcel()
         try:
@@ -209,7 +205,7 @@ class Node:
         with self.changed:
             now = self._clock.now()
             woken = {peer for peer, link in self.links.items() if link.tick(now)}
-            if now - self.neighbors.looked >= _POLL_INTERVAL:
+            if now - self.neighbors.presence_checked_at >= _POLL_INTERVAL:
                 self.neighbors.update_presence()
                 self.changed.notify_all()
             woken.update(self.neighbors.with_news())
@@ -218,7 +214,7 @@ class Node:
 
     # --------------------------------------------------------------------------------- blocking calls, by the algorithm
 
-    def gather(
+    def agree_on_plan(
         self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None
     ) -> RunPlan | DecidedResult:
         """Agree with the other sites on a plan, or on the result if it is already known.
@@ -228,7 +224,7 @@ class Node:
         offer : Offer
             Checkpoints of this site.
         accept : callable, optional
-            Raises for a model file that most sites have signed but that cannot be the result of this run.
+            Raises an error for a model file, given with its claim, that most sites signed but cannot be the result.
 
         Returns
         -------
@@ -239,8 +235,8 @@ class Node:
         ------
         InvalidInput
             If this site differs from the others in something that must be the same everywhere.
-        PeerFault
-            If another site reports something impossible.
+        PeerFault, PeerFailed
+            If another site misbehaves, or has given up because of an error that this site does not find.
         Unfinished
             If the deadline has passed.
         """
@@ -248,16 +244,16 @@ class Node:
             here = self.assembly
             self.results.accept = accept if accept is not None else accept_any
             self.mailbox.clear()
-            here.gather(offer=offer)
+            here.leave_plan(offer=offer)
             while True:
-                self.faults.check()
+                self.abort_reasons.check()
                 self.neighbors.update_presence()
                 here.check_differences()
                 here.check_epochs()
                 self._proposed = here.proposal or self._proposed
                 for known in (self._entered, self._proposed):  # others may have entered it and failed before this site
                     if known is not None:
-                        self.faults.check_members(known)
+                        self.abort_reasons.check_members(known)
                 found = self._concluded()
                 if found is not None:
                     return found
@@ -265,8 +261,8 @@ class Node:
                     here.withdraw()
                     for claim in pending:  # sites beyond this one may need the file, to compare it
                         self.files.obtain(claim)
-                elif here.agreed(self._clock.now()):
-                    self._vault.store_epoch(here.next_epoch)  # a promise to the others, so on disk first
+                elif here.update_proposal(self._clock.now()):
+                    self._promise_store.store_epoch(here.next_epoch)  # a promise to the others, so on disk first
                     plan = self._entered = here.enter(self._clock.now())
                     self.mailbox.enter(plan)
                     break
@@ -277,28 +273,30 @@ class Node:
     def exchange(
         self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
-        """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange` does, by site index."""
+        """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange` does, keyed by site index."""
         digest = plan.digest
         parcels: dict[int, Parcel] = {}
         with self.changed:
-            self.faults.check_undisturbed(plan)
+            self.abort_reasons.check_undisturbed(plan)
             for receiver, message in outgoing.items():
                 parcel = parcels.get(id(message))
                 if parcel is None:
                     parcel = parcels[id(message)] = pack(digest, tag, message)
-                self.links[receiver].send(parcel, plan.identities[plan.members.index(receiver)])
+                self.links[receiver].send(parcel, plan.incarnations[plan.members.index(receiver)])
         for receiver in outgoing:
             self.neighbors.wake(receiver)
         with self.changed:
             while True:
-                self.faults.check_undisturbed(plan)
+                self.abort_reasons.check_undisturbed(plan)
                 missing = self.mailbox.missing(sources, tag)
                 if not missing:
                     return self.mailbox.take(sources)
-                self.faults.check(missing)
+                self.abort_reasons.check(missing)
                 self.changed.wait(_EXCHANGE_TIMEOUT)
 
-    def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> DecidedResult:
+    def agree_on_result(
+        self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]
+    ) -> DecidedResult:
         """Agree on the result of a plan that this site has followed to its end.
 
         Parameters
@@ -319,11 +317,13 @@ class Node:
         Raises
         ------
         DisputedResult, Regroup
-            If sites do not agree on a result, or the plan can no longer be followed.
+            If the sites do not agree on a result, or the plan can no longer be followed.
+        PeerFault, PeerFailed, Unfinished
+            As for :meth:`agree_on_plan`.
         """
         with self.changed:
             here = self.assembly
-            self.results.computed(plan, differs)
+            self.results.announce_computed(plan, differs)
             if plan.proposer == self.context.me and not here.disturbance:
                 self.results.propose(plan, proposal())
             while True:
@@ -333,12 +333,12 @@ class Node:
                 for peer in self.links.keys() & set(plan.members):  # messages of other sites do not matter here
                     self.mailbox.check_lost(peer, "result", 0)
                 if here.disturbance:
-                    self.faults.check_members(plan)
+                    self.abort_reasons.check_members(plan)
                     raise Regroup(here.disturbance)
                 self._wait_for_news()
 
     def _concluded(self) -> DecidedResult | None:
-        self.faults.check()
+        self.abort_reasons.check()
         return self.results.concluded(self._entered)
 
     def _wait_for_news(self) -> None:
@@ -346,12 +346,12 @@ class Node:
         self.changed.wait(_POLL_INTERVAL)
 
     def await_fault(self, plan: RunPlan, site: int) -> None:
-        """Wait up to half of the patience for a member to give up, and raise any error that a member reports."""
+        """Wait for a member to give up, for at most half of the patience, and raise any error that a member reports."""
         end = self._clock.now() + 0.5 * self._policy.patience
         with self.changed:
             while self._clock.now() < end:
-                self.faults.check()
-                self.faults.check_members(plan)
+                self.abort_reasons.check()
+                self.abort_reasons.check_members(plan)
                 record = self.assembly.table.get(site)
                 if record is None or (record.failure is not None and record.failure.kind != "follows"):
                     return
@@ -359,24 +359,24 @@ class Node:
 
     # ---------------------------------------------------------------------------------------------------------- the end
 
-    def finished(self) -> None:
-        """Tell the other sites that the result is on disk."""
+    def announce_finished(self) -> None:
+        """Announce to the other sites that the result is on disk."""
         with self.changed:
             self.neighbors.publish(phase="finished")
         self.neighbors.wake_all()
 
-    def failed(self, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
-        """Tell the other sites that this agent gives up; see :func:`deepca.sites.runtime.node.faults.failure_of`."""
-        failure = failure_of(why, error, common=common, sites=self.context.membership.sites)
+    def announce_failure(self, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
+        """Announce to the other sites that this agent gives up; see :func:`.abort_reasons.failure_of`."""
+        failure = failure_of(why, error, common=common, sites=self.context.config.sites)
         with self.changed:
             if self.assembly.record.phase != "failed":
                 self.neighbors.publish(phase="failed", failure=failure)
         self.neighbors.wake_all()
 
-    def broken(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """End the run with an error from another thread of this agent, raised by the call that waits here."""
         with self.changed:
-            self.faults.broken(error)
+            self.abort_reasons.abort(error)
 
     def wait_until_all_finished(self, linger: float | None = None) -> tuple[str, ...]:
         """Wait until all sites have finished, for at most ``linger`` seconds, and return those that have not."""
@@ -394,7 +394,7 @@ class Node:
                 self.changed.wait(_FLUSH_POLL)
             return self.assembly.names(self.assembly.unfinished())
 
-    def view(self) -> View:
+    def snapshot(self) -> NodeSnapshot:
         """Return a snapshot for logs and screens."""
         with self.changed:
-            return view_of(self.assembly, self.links, self._clock.now())
+            return snapshot_of(self.assembly, self.links, self._clock.now())

@@ -10,7 +10,7 @@ For n sites, of which the members of a plan are a strict majority:
 * a site that enters an epoch signs no result of earlier ones, and no epoch starts while a result may have been decided:
   any two majorities share a site, so two different results are never written;
 * a signature is published together with the proposer's signature that it relies on. Every site that sees a signature
-  without one names the signer as at fault, and likewise a proposer that proposes two results.
+  without one accuses the signer, and every site that sees two proposals for one plan accuses the proposer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deepca.errors import DisputedResult
 from deepca.sites.protocol.claims import Claims, Endorsement, ResultClaim
 from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.assembly import Assembly
-from deepca.sites.runtime.membership import Membership, Policy
+from deepca.sites.runtime.node_config import NodeConfig, Policy
 
 __all__ = ["Settlement"]
 
@@ -27,13 +27,13 @@ __all__ = ["Settlement"]
 class Settlement:
     """The claims known at this site, and what it may do about each, given what it knows of the other sites."""
 
-    def __init__(self, membership: Membership, policy: Policy, assembly: Assembly) -> None:
-        self._me, self._policy, self._assembly = membership.me, policy, assembly
-        self._sites = len(membership.sites)
+    def __init__(self, config: NodeConfig, policy: Policy, assembly: Assembly) -> None:
+        self._me, self._policy, self._assembly = config.me, policy, assembly
+        self._sites = len(config.sites)
         self.claims = Claims()
         self._unproposed: dict[int, ResultClaim] = {}  # claims signed without a proposal to rely on, by signer
 
-    def signed(self, endorsement: Endorsement, proposed: Endorsement | None) -> None:
+    def add_signature(self, endorsement: Endorsement, proposed: Endorsement | None) -> None:
         """Add a verified endorsement from a site's own record, and the verified proposal that it relies on."""
         self.claims.add(endorsement)
         if proposed is not None:
@@ -46,7 +46,7 @@ class Settlement:
         return 2 * len(sites) > self._sites
 
     def to_compare(self, plan: RunPlan) -> ResultClaim | None:
-        """Return the claim that was proposed for a plan computed here, unless this site has already signed it."""
+        """Return the claim proposed for a plan that this site has followed to its end, if it has yet to sign one."""
         if self._assembly.record.epoch > plan.epoch:
             return None
         for claim in self.claims:
@@ -55,17 +55,20 @@ class Settlement:
                 return None if self._me in signers else claim
         return None
 
-    def may_be_written(self, claim: ResultClaim, computed: bytes, now: float) -> bool:
-        """Return whether the result of a claim may be written; ``computed`` is the digest of the plan computed here."""
+    def may_be_written(self, claim: ResultClaim, followed: bytes, now: float) -> bool:
+        """Return whether the result of a claim may be written.
+
+        ``followed`` is the digest of the plan that this site has followed to its end; empty without one.
+        """
         signers = self.claims.signers(claim)
         if not self.is_majority(signers):
             return False
         if self._me not in signers:  # this site either comes late or has yet to compare
-            return claim.plan != computed or self._assembly.record.epoch > claim.epoch
+            return claim.plan != followed or self._assembly.record.epoch > claim.epoch
         return all(self._dispensable(site, claim, now) for site in frozenset(claim.members) - signers)
 
     def _dispensable(self, site: int, claim: ResultClaim, now: float) -> bool:
-        """Return whether this site need not wait for the signature of a member."""
+        """Return whether the signature of a member is not awaited: the site is lost, or can no longer sign."""
         record = self._assembly.table.get(site)
         if record is None or site not in self._assembly.present:
             return self._assembly.away(site, now) >= self._policy.patience
@@ -112,7 +115,9 @@ class Settlement:
             signers = self.claims.signers(claim)
             whole = len(claim.members) == self._sites
             if not (whole if self._policy.on_loss == "wait" else self.is_majority(frozenset(claim.members))):
-                raise self._disputed(signers, f"signed a result of only {len(claim.members)} of {self._sites} sites")
+                raise self._disputed(
+                    signers, f"signed a result that covers only {len(claim.members)} of {self._sites} sites"
+                )
             self._check_undisputed(claim, frozenset(claim.members) - signers)
             if plan is not None:
                 self._check_against(plan, claim, signers)

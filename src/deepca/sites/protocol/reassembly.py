@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CHUNK", "Arrived"]
+__all__ = ["CHUNK_SIZE", "PartialMessage", "ReceivedMessage"]
 
-CHUNK = 1 << 20
-"""Bytes of a message body in each Part but the last."""
+CHUNK_SIZE = 1 << 20
+"""Number of bytes of a message body in each Part except the last, which may be smaller."""
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ReceivedMessage:
     """A complete message."""
 
     header: bytes
     body: bytes | bytearray
 
 
-class Arrival:
+class PartialMessage:
     """A message that is being reassembled from its Parts.
 
     If a message has several Parts, memory for the whole body is allocated when the first of them arrives; the body of a
@@ -33,9 +33,9 @@ class Arrival:
     def __init__(self, total: int) -> None:
         self.header, self.total = b"", total
         self.body: bytes | bytearray = b""
-        self.in_a_row = 0  # Parts that have arrived without a gap
-        self._beyond: set[int] = set()  # Parts that have arrived after a gap
-        self._parts = max(-(-total // CHUNK), 1)
+        self.in_a_row = 0  # number of Parts that have arrived without a gap before them
+        self._beyond: set[int] = set()  # indices of Parts that have arrived after a gap
+        self._parts = max(-(-total // CHUNK_SIZE), 1)
 
     @property
     def complete(self) -> bool:
@@ -51,7 +51,7 @@ class Arrival:
         else:
             if not isinstance(self.body, bytearray):
                 self.body = bytearray(self.total)
-            self.body[index * CHUNK : index * CHUNK + len(chunk)] = chunk
+            self.body[index * CHUNK_SIZE : index * CHUNK_SIZE + len(chunk)] = chunk
         if index == 0:
             self.header = header
         self._beyond.add(index)

@@ -20,16 +20,16 @@ from deepca.errors import (
 from deepca.sites.protocol.records import Failure, RunPlan
 from deepca.sites.runtime.node.context import NodeContext
 
-__all__ = ["Faults", "failure_of", "for_others"]
+__all__ = ["AbortReasons", "failure_of", "for_others"]
 
 
-class Faults:
-    """The reasons to end the run here, which are raised by the calls in which the algorithm waits."""
+class AbortReasons:
+    """The reasons to end the run at this site, which the blocking calls of the algorithm raise."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._broken: BaseException | None = None
-        self._culprit: PeerFault | None = None  # names a site that has signed an invalid record
+        self._error: BaseException | None = None
+        self._culprit: PeerFault | None = None  # about a site that has signed an invalid record
         self._misconfiguration: InvalidInput | None = None
         self._strangers: set[int] = set()  # neighbours that belong to another network
         # when a site first reported an error with a plan that all members should find
@@ -37,44 +37,47 @@ class Faults:
 
     # -------------------------------------------------------------------------------------------------------- reporting
 
-    def broken(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """End the run with an error raised in another thread of this agent."""
-        self._broken = error
+        self._error = error
         self._context.changed.notify_all()
 
     def accuse(self, site: int, what: str) -> None:
-        """End the run because of a site that has signed an invalid record."""
+        """End the run because a site has signed an invalid record; ``what`` is a predicate to follow its name."""
         self._culprit = PeerFault(self._context.name(site), what)
         self._context.changed.notify_all()
 
-    def misconfigured(self, why: str, parameter: str) -> None:
-        """End the run because of a key in this site's own network.toml or site.toml."""
+    def report_misconfiguration(self, why: str, parameter: str) -> None:
+        """End the run because of the key ``parameter`` in this site's network.toml or site.toml."""
         self._misconfiguration = InvalidInput(why, parameter=parameter, agent=self._context.me)
         self._context.changed.notify_all()
 
-    def wrong_network(self, peer: int) -> None:
+    def note_wrong_network(self, peer: int) -> None:
         """Record a neighbour of another network; if all are, end the run, since this site may be the one at fault."""
         links, here = self._context.links, self._context.assembly
         self._strangers.add(peer)
         if self._strangers.issuperset(links) and here.plan is None:
             names = ", ".join(here.names(links))
-            self.misconfigured(
+            self.report_misconfiguration(
                 f"{here.name(self._context.me)} and {names} have different network names or lists of sites; all sites "
                 "need the same network.toml (including names and order of [[sites]]), so compare this site's file with "
                 "theirs",
                 parameter="sites",
             )
 
-    def right_network(self, peer: int) -> None:
+    def note_right_network(self, peer: int) -> None:
         """Record that a neighbour belongs to this network."""
         self._strangers.discard(peer)
 
     # --------------------------------------------------------------------------------------------------------- checking
 
     def check(self, waiting_for: Collection[int] = ()) -> None:
-        """Raise the reason to end the run, if any: an error reported above, or Unfinished at the deadline."""
-        if self._broken is not None:
-            raise self._broken
+        """Raise the reason to end the run, if any: an error reported here, or Unfinished at the deadline.
+
+        ``waiting_for`` are the sites whose messages are due.
+        """
+        if self._error is not None:
+            raise self._error
         if self._culprit is not None:
             raise self._culprit
         if self._misconfiguration is not None:
@@ -82,11 +85,19 @@ class Faults:
         context, here = self._context, self._context.assembly
         if context.clock.now() - context.began < context.policy.deadline:
             return
-        names = ", ".join(here.names(here.everyone - here.present or waiting_for))
+        awaited = here.names(here.everyone - here.present or waiting_for)
+        differing = here.names({one.site for one in here.table.differences()})
         raise Unfinished(
             f"the deadline of {context.policy.deadline:g} s has passed"
-            + (f" while waiting for {names}" if names else "")
-            + "; the run is unfinished, and resumes from its checkpoints when all agents are started again"
+            + (f" while waiting for {', '.join(awaited)}" if awaited else "")
+            + (
+                f"; the settings or columns of {', '.join(differing)} differ from those of most sites"
+                if differing
+                else ""
+            )
+            + "; the run is unfinished; when all agents are started again, it resumes from its checkpoints, if any",
+            awaited=awaited,
+            differing=differing,
         )
 
     def check_undisturbed(self, plan: RunPlan) -> None:
@@ -100,8 +111,8 @@ class Faults:
     def check_members(self, plan: RunPlan) -> bool:
         """Raise the error that another member reports, if it concerns this site as well.
 
-        Returns whether a member reports an error that all members should find. Its report alone does not end the run:
-        this site has half of the patience to find the same error, for which the member's last messages may suffice.
+        Returns whether a member reports an error that all members should find. The run does not end at once: this site
+        has half of the patience to find the same error, for which the member's last messages may suffice.
         """
         context, name = self._context, self._context.name
         failed = {
@@ -135,7 +146,7 @@ def for_others(error: Exception) -> str:
         return "its rows cannot be used; the reason is in its own log"
     if isinstance(error, OSError) and error.strerror:
         return f"its operating system reports: {error.strerror}"
-    return "its operator has to fix a problem there; the details are in its own log"
+    return "the details are in its own log, which its operator should check"
 
 
 def failure_of(why: str, error: BaseException | None, *, common: bool, sites: Sequence[str]) -> Failure:

@@ -1,4 +1,4 @@
-"""Test what a site stores about a run."""
+"""Test that the promises of a site survive a restart."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
-from deepca.sites.runtime.vault import FileVault
+from deepca.sites.runtime.promise_store import FilePromiseStore
 
 
-def _vault(folder: Path) -> FileVault:
-    return FileVault(folder, "result", "north", 3)
+def _promise_store(folder: Path) -> FilePromiseStore:
+    return FilePromiseStore(folder, "result", "north", 3)
 
 
 def _signed(folder: Path) -> None:
     claim = ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
-    vault = _vault(folder)
-    vault.store_epoch(7)
-    vault.store_result(b"model", claim, (Endorsement(0, claim, b"s"),), decided=True)
+    promise_store = _promise_store(folder)
+    promise_store.store_epoch(7)
+    promise_store.store_result(b"model", claim, (Endorsement(0, claim, b"s"),), decided=True)
 
 
 def test_a_result_survives_a_restart(tmp_path: Path) -> None:
     _signed(tmp_path)
-    found = _vault(tmp_path).load()
-    assert (found.epoch, found.outcome, found.decided) == (7, b"model", True)
+    found = _promise_store(tmp_path).load()
+    assert (found.epoch, found.content, found.decided) == (7, b"model", True)
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "endorsements"])
@@ -39,5 +39,5 @@ def test_the_promised_epoch_survives_if_the_result_is_unusable(tmp_path: Path, d
     else:
         about = tmp_path / "result.json"
         about.write_text(json.dumps({**json.loads(about.read_text()), "endorsements": ["00ff"]}))
-    found = _vault(tmp_path).load()
-    assert (found.epoch, found.outcome) == (7, None)
+    found = _promise_store(tmp_path).load()
+    assert (found.epoch, found.content) == (7, None)

@@ -10,12 +10,12 @@ from scipy import sparse
 
 from deepca._util.typing import Array, Csr
 
-__all__ = ["Windows", "pair_means"]
+__all__ = ["WindowProducts", "pair_means"]
 
-_MAX_CACHED_ENTRIES = 1 << 22  # in all cached products with the same first round, to limit memory
+_MAX_CACHED_ENTRIES = 1 << 22  # maximum number of entries of all cached products with the same first round
 
 
-class Windows:
+class WindowProducts:
     """Products of the weights of consecutive rounds, cached by first round.
 
     Parameters
@@ -31,7 +31,7 @@ class Windows:
     def __init__(self, at: Callable[[int], Csr], m: int, *, preserves_sum: bool) -> None:
         self._at, self._m, self._preserves_sum = at, m, preserves_sum
         self._products: dict[int, tuple[tuple[int, Array], ...]] = {}  # (rounds, product) by start, last used first
-        self._most = min(max(_MAX_CACHED_ENTRIES // (m * m), 2), 16)
+        self._max_products = min(max(_MAX_CACHED_ENTRIES // (m * m), 2), 16)
 
     def remaining(self, start: int, K: int) -> float:
         """Bound the disagreement after rounds start … start + K − 1, relative to the initial one.
@@ -55,7 +55,7 @@ class Windows:
             product = np.asarray(self._at(r) @ product)
         if rounds < K:
             others = tuple(one for one in kept if one is not known)
-            self._products[start] = ((K, product), known, *others)[: self._most]
+            self._products[start] = ((K, product), known, *others)[: self._max_products]
         return product
 
 

@@ -9,12 +9,12 @@ from typing import Literal
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.link import Link
 
-__all__ = ["LinkView", "View", "view_of"]
+__all__ = ["LinkSnapshot", "NodeSnapshot", "snapshot_of"]
 
 
 @dataclass(frozen=True)
-class LinkView:
-    """A link to a neighbour, for logs and screens.
+class LinkSnapshot:
+    """Snapshot of a link to a neighbour.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class LinkView:
     silent_for : float or None
         Seconds since the last frame; None if none has arrived.
     sent_bytes, received_bytes : int
-        Traffic.
+        Number of bytes of messages sent and received.
     retransmissions : int
         Number of retransmissions.
     skew : float or None
@@ -45,8 +45,8 @@ class LinkView:
 
 
 @dataclass(frozen=True)
-class View:
-    """State of a node, for logs and screens.
+class NodeSnapshot:
+    """Snapshot of a node.
 
     Parameters
     ----------
@@ -55,42 +55,42 @@ class View:
     epoch : int
         Last epoch entered.
     members : tuple of str
-        Sites of the plan that was entered.
-    links : tuple of LinkView
+        Members of the plan that this site follows; empty without one.
+    links : tuple of LinkSnapshot
         Links to neighbours.
     missing : tuple of str
         Sites that cannot be reached.
     busy : tuple of str
         Reachable sites that are not ready for a new plan yet.
     differing : tuple of (str, tuple of str)
-        Sites that differ from most others, and the entries in which they do.
+        Sites whose settings or columns differ from those of most sites, and the names of the entries that differ.
     """
 
     phase: str
     epoch: int
     members: tuple[str, ...]
-    links: tuple[LinkView, ...]
+    links: tuple[LinkSnapshot, ...]
     missing: tuple[str, ...]
     busy: tuple[str, ...]
     differing: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def view_of(here: Assembly, links: Mapping[int, Link], now: float) -> View:
+def snapshot_of(here: Assembly, links: Mapping[int, Link], now: float) -> NodeSnapshot:
     """Return a snapshot of a site's assembly and links."""
     busy = [site for site in here.present if here.table[site].phase != "gathering"]
-    return View(
+    return NodeSnapshot(
         here.record.phase,
         here.record.epoch,
         here.names(here.plan.members) if here.plan is not None else (),
-        tuple(_link_view(here.name(peer), link, now) for peer, link in links.items()),
+        tuple(_link_snapshot(here.name(peer), link, now) for peer, link in links.items()),
         here.names(here.everyone - here.present),
         here.names(busy) if here.record.phase == "gathering" else (),
         tuple((here.name(one.site), one.names) for one in here.table.differences()),
     )
 
 
-def _link_view(site: str, link: Link, now: float) -> LinkView:
-    return LinkView(
+def _link_snapshot(site: str, link: Link, now: float) -> LinkSnapshot:
+    return LinkSnapshot(
         site,
         "down" if not link.up else "silent" if link.silent(now) else "up",
         now - link.last_heard if link.last_heard > float("-inf") else None,

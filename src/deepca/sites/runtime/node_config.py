@@ -1,4 +1,4 @@
-"""Describe a site's place in the network, and how long it waits for other sites."""
+"""Configuration of a node: its site's place in the network, and how long it waits for other sites."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Literal
 
 from deepca.sites.protocol.records import Edge
 
-__all__ = ["Membership", "Policy"]
+__all__ = ["NodeConfig", "Policy"]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits, in seconds, on how long a site waits for other sites.
+    """Times for which a site waits for other sites, in seconds, and its reaction to the loss of one.
 
     Parameters
     ----------
     on_loss : {"wait", "shrink"}
-        Whether to wait for a neighbour that is lost for longer than ``patience``, or to continue without it.
+        Whether to wait for a site that is lost, or to continue without it.
     patience : float
         Time for which a neighbour may be silent before it counts as lost.
     deadline : float
         Time after which a run ends as unfinished.
     linger : float
-        Time for which a site that has finished keeps running, to send the result to other sites.
+        Time for which a site that has finished keeps running, so that other sites can get the result from it.
     """
 
     on_loss: Literal["wait", "shrink"] = "wait"
@@ -35,7 +35,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Membership:
+class NodeConfig:
     """Facts about a site and its network that do not change during a run.
 
     Parameters
@@ -46,25 +46,25 @@ class Membership:
         Index of this site.
     edges : tuple of Edge
         Pairs of sites that are neighbours.
-    run : bytes
-        Digest (32 bytes) of the network and the protocol.
+    network_digest : bytes
+        Digest (32 bytes) of the network and the protocol version, which is the same at all its sites.
     fingerprint : mapping of str to bytes
-        What must be the same at all sites, keyed by name.
-    limit : int
+        Digests or short texts that must be the same at all sites, keyed by name.
+    message_limit : int
         Largest message body to accept, in bytes.
     """
 
     sites: tuple[str, ...]
     me: int
     edges: tuple[Edge, ...]
-    run: bytes
+    network_digest: bytes
     fingerprint: Mapping[str, bytes]
-    limit: int
+    message_limit: int
 
     @property
-    def agreement(self) -> bytes:
-        """Digest (32 bytes) that is equal at sites that agree on everything, including name and settings of the run."""
-        return hashlib.sha256(repr(sorted(self.fingerprint.items())).encode() + self.run).digest()
+    def agreement_digest(self) -> bytes:
+        """Digest (32 bytes) of the network and the fingerprint, which includes the name and settings of the run."""
+        return hashlib.sha256(repr(sorted(self.fingerprint.items())).encode() + self.network_digest).digest()
 
     @property
     def neighbors(self) -> tuple[int, ...]:

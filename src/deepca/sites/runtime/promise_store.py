@@ -20,7 +20,7 @@ from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 
-__all__ = ["FileVault", "MemoryVault", "Promises", "Vault"]
+__all__ = ["FilePromiseStore", "MemoryPromiseStore", "PromiseStore", "Promises"]
 
 _logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Promises:
     ----------
     epoch : int
         The last epoch entered.
-    outcome : bytes or None
-        A model file that this site signed, or accepted because most sites had signed it.
+    content : bytes or None
+        The model file that this site signed, or accepted because most sites had signed it.
     claim : ResultClaim or None
         The claim about that file.
     endorsements : tuple of Endorsement
@@ -44,13 +44,13 @@ class Promises:
     """
 
     epoch: int = 0
-    outcome: bytes | None = None
+    content: bytes | None = None
     claim: ResultClaim | None = None
     endorsements: tuple[Endorsement, ...] = ()
     decided: bool = False
 
 
-class Vault(Protocol):
+class PromiseStore(Protocol):
     """Storage for the promises of a site."""
 
     def load(self) -> Promises:
@@ -62,14 +62,14 @@ class Vault(Protocol):
         ...
 
     def store_result(
-        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Store a result and its signatures, before other sites learn of this site's own signature."""
         ...
 
 
-class MemoryVault:
-    """A vault in memory, for simulated agents: the simulation keeps it when it restarts one."""
+class MemoryPromiseStore:
+    """Promises in memory, for simulated agents; the simulation keeps this object when it restarts an agent."""
 
     def __init__(self) -> None:
         self.kept = Promises()
@@ -83,14 +83,16 @@ class MemoryVault:
         self.kept = replace(self.kept, epoch=max(epoch, self.kept.epoch))
 
     def store_result(
-        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Replace the stored result."""
-        self.kept = Promises(self.kept.epoch, outcome, claim, tuple(endorsements), decided)
+        self.kept = Promises(self.kept.epoch, content, claim, tuple(endorsements), decided)
 
 
-class FileVault(MemoryVault):
-    """A vault of two files, the result and its claims; if they cannot be written, it warns and uses memory only.
+class FilePromiseStore(MemoryPromiseStore):
+    """Promises in two files, the result and its endorsements; if a write fails, a warning is logged.
+
+    Promises are kept in memory as well, so that the agent can continue after a failed write.
 
     Parameters
     ----------
@@ -116,12 +118,12 @@ class FileVault(MemoryVault):
         self._write()
 
     def store_result(
-        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Store the result on disk; the model file is written only if it has changed."""
-        known = self.kept.outcome
-        super().store_result(outcome, claim, endorsements, decided=decided)
-        self._write(outcome if outcome != known else None)
+        known = self.kept.content
+        super().store_result(content, claim, endorsements, decided=decided)
+        self._write(content if content != known else None)
 
     def _read(self, sites: int) -> Promises:
         try:
@@ -140,18 +142,18 @@ class FileVault(MemoryVault):
             if not (signed := stored["endorsements"]):
                 return Promises(epoch)
             endorsements = tuple(_endorsement(one, sites) for one in signed)
-            outcome, claim = self._result.read_bytes(), endorsements[0].claim
-            if hashlib.sha256(outcome).digest() == claim.outcome:
-                return Promises(epoch, outcome, claim, endorsements, bool(stored["decided"]))
+            content, claim = self._result.read_bytes(), endorsements[0].claim
+            if hashlib.sha256(content).digest() == claim.outcome:
+                return Promises(epoch, content, claim, endorsements, bool(stored["decided"]))
             reason = "is not the result that this site signed"
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
             reason = f"cannot be used ({error})"
         self._log.warning(
             f"{self._result} {reason}, so it is ignored; another site can send the result again", event="checkpoint"
         )
-        return Promises(epoch)  # without the result, but with the promise to enter no earlier epoch
+        return Promises(epoch)  # without the result; the epoch is still binding
 
-    def _write(self, outcome: bytes | None = None) -> None:
+    def _write(self, content: bytes | None = None) -> None:
         kept = self.kept
         stored = {
             "epoch": kept.epoch,
@@ -159,8 +161,8 @@ class FileVault(MemoryVault):
             "endorsements": [one.to_wire().SerializeToString().hex() for one in kept.endorsements],
         }
         try:
-            if outcome is not None:
-                write_atomic(self._result, outcome, mode=0o600)
+            if content is not None:
+                write_atomic(self._result, content, mode=0o600)
             write_atomic(self._about, json.dumps(stored).encode(), mode=0o600)
         except OSError as error:
             self._log.warning(
