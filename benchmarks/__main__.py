@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         choices=sorted(_SUBJECTS),
-        help="one iteration (core), growth with size (scaling), a whole fit (estimator)",
+        help="measure only one subject: core (one iteration), scaling (growth with size) or estimator (a whole fit)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")

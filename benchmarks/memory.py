@@ -53,20 +53,20 @@ def fit(path: Path, agents: int) -> dict[str, float]:
 
     network = SimulatedNetwork(from_name("ring", agents))
     before = largest = anonymous()
-    over = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         nonlocal largest
-        while not over.wait(0.002):
+        while not ended.wait(0.002):
             largest = max(largest, anonymous())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.perf_counter()
     source = open_source(path)
-    found = fit(split_equally([spool(source)], agents), network, Settings(5, tol=1e-8)).found
+    found = fit(split_equally([spool(source)], agents), network, Settings(5, tol=1e-8)).decomposition
     seconds = time.perf_counter() - began
-    over.set()
+    ended.set()
     watcher.join()
     assert found.result.status.ok, found.result.status
     return {"growth": largest - before, "before": before, "seconds": seconds, "rows": found.n_rows}

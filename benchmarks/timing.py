@@ -78,7 +78,7 @@ def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dic
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Limit BLAS to one thread; raise if a library keeps more, since processor times would be misleading."""
+    """Limit BLAS to one thread; raise RuntimeError if a library keeps more, as processor times would mislead."""
     with one_blas_thread():
         many = [
             pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas" and pool["num_threads"] > 1

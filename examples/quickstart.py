@@ -9,7 +9,7 @@ d, k = 20, 3
 spread = np.linspace(3.0, 0.5, d)
 sites = [rng.standard_normal((int(rng.integers(30, 300)), d)) * spread for _ in range(10)]  # rows of each site
 
-topology = deepca.topology.ring(10)  # who talks to whom
+topology = deepca.topology.ring(10)  # which sites exchange messages
 network = deepca.SimulatedNetwork(topology)
 A = deepca.operators.from_rows(sites)  # A_j = X_jᵀX_j
 W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)  # the same start at every agent

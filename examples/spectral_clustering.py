@@ -20,7 +20,7 @@ from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.clustering import spectral_clustering
 
 AGENTS, SIDES = 20, ("#0072B2", "#D55E00")
-RADIUS = 0.15  # of the shaded region around points
+RADIUS = 0.15  # radius of the shaded region around each point
 points, _ = make_moons(560, noise=0.1, random_state=2)
 near = kneighbors_graph(points, 10, include_self=False)
 weights = (near + near.T) / 2

@@ -26,8 +26,8 @@ _PARTS: dict[int, list[str]] = {
     8: ["rounds", "check", "parity"],
     50: ["rounds", "parity"],
 }
-_START = 0.8  # core seconds that a rank needs to import everything
-_QUESTION_SECONDS = {"dense": 0.9, "w8a": 0.1}  # approximate
+_START = 0.8  # core seconds in which a rank imports everything
+_QUESTION_SECONDS = {"dense": 0.9, "w8a": 0.1}  # approximate time of one question
 
 Advance = Callable[[float], None]
 

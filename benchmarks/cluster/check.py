@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from deepca.consensus.mixers import Mixer
 
-__all__ = ["HELD", "ROUNDS", "Case", "Check", "cases", "measure"]
+__all__ = ["ROUNDS", "ROW_BYTES", "Case", "Check", "cases", "measure"]
 
 ROUNDS = 6
-HELD = 16_000_000  # bytes of rows on each rank
+ROW_BYTES = 16_000_000  # size of the rows on each rank, in bytes
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Check:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Return the cases: short and long messages, and both ways of averaging."""
+    """Yield the cases: short and long messages, and both ways of averaging."""
     if ranks > 8:
         return
     for features in (10_000,) if quick else (300, 10_000):
@@ -74,7 +74,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
     topology = deepca.topology.from_name("torus" if case.ranks > 2 else "ring", case.ranks)
     network = MpiNetwork(topology, comm, allreduce=case.collective, node=MPI.COMM_SELF)
     rng = np.random.default_rng(comm.rank)
-    X = rng.standard_normal((HELD // (8 * case.features), case.features))
+    X = rng.standard_normal((ROW_BYTES // (8 * case.features), case.features))
     X[:, :COLUMNS] *= np.linspace(9.0, 5.0, COLUMNS)
     A = deepca.operators.from_rows([X], form="rows", workers=1)
     mixer: Mixer = AllReduce() if case.collective else deepca.FastMix(rounds=ROUNDS)

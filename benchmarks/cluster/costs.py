@@ -30,9 +30,10 @@ _BYTES = (4_000, 12_000, 40_000, 400_000, 4_000_000)
 _FEATURES = (300, 1_000, 10_000)
 _ROWS = (16_000_000, 64_000_000)
 """Sizes in bytes of the rows for which products are timed; larger than the caches."""
-_TINY_FEATURES, _TINY_ITERATIONS = 8, 50  # of a run with almost nothing to compute, which shows the cost of the loop
+# a run that computes almost nothing shows the cost of the loop
+_TINY_FEATURES, _TINY_ITERATIONS = 8, 50
 _BLOCK = 0.03  # target duration of a timed block, in seconds
-_MESSAGE_BLOCKS = 8  # messages are timed in this many times as many blocks, each shorter by the same factor
+_MESSAGE_BLOCKS = 8  # factor by which blocks of messages are more numerous, and shorter, than blocks of local work
 
 Pairs = tuple[tuple[float, float], ...]
 
@@ -115,7 +116,10 @@ def as_costs(samples: Samples) -> Costs:
 
 
 def round_trip(comm: MPI.Intracomm, nbytes: int) -> Callable[[int], None]:
-    """Return a function that makes round trips between ranks 0 and 1, each with new numbers, which are in no cache."""
+    """Return a function that makes round trips between ranks 0 and 1.
+
+    New numbers are written before each message, so that they are not in the cache of the receiving core.
+    """
     buffer = np.zeros(nbytes // 8)
     write = _write(buffer)
 

@@ -14,10 +14,10 @@ from deepca.errors import DeepcaError
 
 __all__ = ["AGENTS", "DENSE", "blocks", "dense_rows", "is_available", "rows_of"]
 
-AGENTS = 2  # whatever the number of cores, so that all engines solve the same problem
+AGENTS = 2  # independent of the number of cores, so that all engines solve the same problem
 DENSE = (40_000, 1_000)
 _W8A_ROWS = 40_000
-_DRAWN = 1_000  # rows per generated block
+_BLOCK_ROWS = 1_000  # rows per generated block
 _SPREAD = (20.0, 10.0)  # standard deviations of the first and the last dominant direction
 
 
@@ -54,11 +54,11 @@ def dense_rows(first: int, last: int) -> Array:
     d, k = DENSE[1], 5
     axes = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k)))[0] * np.geomspace(*_SPREAD, k)
     X = np.empty((last - first, d))
-    for block in range(first // _DRAWN, -(-last // _DRAWN)):
+    for block in range(first // _BLOCK_ROWS, -(-last // _BLOCK_ROWS)):
         rng = np.random.default_rng([1, block])
-        drawn = rng.standard_normal((_DRAWN, d))
-        drawn += rng.standard_normal((_DRAWN, k)) @ axes.T
-        begin = block * _DRAWN
-        a, b = max(first, begin), min(last, begin + _DRAWN)
+        drawn = rng.standard_normal((_BLOCK_ROWS, d))
+        drawn += rng.standard_normal((_BLOCK_ROWS, k)) @ axes.T
+        begin = block * _BLOCK_ROWS
+        a, b = max(first, begin), min(last, begin + _BLOCK_ROWS)
         X[a - first : b - first] = drawn[a - begin : b - begin]
     return X

@@ -61,7 +61,10 @@ class Bench:
         return self._blocks[data, rows]
 
     def prepared(self, what: str, data: str, rows: int, count: int) -> Callable[[], Answer]:
-        """Prepare the inputs, and return the function to time, which makes ``count`` iterations."""
+        """Prepare the inputs, and return the function to time.
+
+        ``count`` is its number of iterations; a fit, products and reading ignore it.
+        """
         X = self.rows(data, rows)
         if what == "fit":
             return partial(self._fit, X)
@@ -78,7 +81,7 @@ class Bench:
 
     def _fit(self, X: list[Any]) -> Answer:
         sources = [as_source(block, f"agent {j}") for j, block in enumerate(X)]
-        found = fit(sources, self.network, Settings(COMPONENTS, tol=TOL)).found
+        found = fit(sources, self.network, Settings(COMPONENTS, tol=TOL)).decomposition
         if not found.result.status.ok:
             raise RuntimeError(f"the fit failed: {found.result.status}")
         return {"variances": found.variances.tolist(), "iterations": found.result.iterations}

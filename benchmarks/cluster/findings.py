@@ -19,7 +19,7 @@ class Findings:
     """All results of a run, from which the page is written.
 
     ``about`` describes the machine; ``load`` is the number of cores that other processes used at the start; ``command``
-    is the command that writes the page; ``quick`` tells whether parts were skipped; ``missing`` lists unavailable data.
+    is the command that writes the page; ``quick`` is true if parts were skipped; ``missing`` lists unavailable data.
     """
 
     about: dict[str, str]

@@ -75,7 +75,7 @@ class Job:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Terminate the job if it is still running."""
+        """Terminate the job if an exception was raised, and close its streams."""
         if kind is not None:
             self._end()
         self._timer.cancel()
@@ -85,7 +85,7 @@ class Job:
                     stream.close()
 
     def answers(self) -> Iterator[Any]:
-        """Yield what the job prints until it ends."""
+        """Yield each object that the job prints; raise JobFailed if the job fails."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         while (line := self._line()) is not None:
@@ -93,7 +93,7 @@ class Job:
         self.finish()
 
     def ask(self, question: Any) -> Any:
-        """Send a question as one line, and return the answer."""
+        """Send a question as one line, and return the answer; raise JobFailed if the job ends without an answer."""
         if self._process.stdin is None:
             raise JobFailed(f"{self._name} does not read questions")
         try:

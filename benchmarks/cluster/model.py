@@ -26,11 +26,11 @@ import deepca
 __all__ = [
     "NEIGHBOURS",
     "Costs",
-    "Crowd",
     "Iteration",
     "Line",
+    "Oversubscription",
     "Share",
-    "Strong",
+    "StrongScaling",
     "allreduce",
     "fitted",
     "gossip",
@@ -39,7 +39,7 @@ __all__ = [
     "tree_sweep",
 ]
 
-NEIGHBOURS = 4  # on a torus
+NEIGHBOURS = 4  # number of neighbours of a rank on a torus
 
 
 @dataclass(frozen=True)
@@ -116,26 +116,26 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """Number of ranks on a number of cores; ``switch`` is the time until a waiting rank yields its core."""
+class Oversubscription:
+    """More ranks than cores; ``switch`` is the time until a waiting rank yields its core."""
 
     ranks: int
     cores: int
     switch: float
 
     def seconds(self, iteration: Iteration) -> float:
-        """Return the seconds of an iteration if ranks share cores and take turns whenever they wait."""
+        """Return the seconds per iteration; ranks that share a core take turns and yield it at every wait."""
         turns = max(1.0, self.ranks / self.cores)
         return turns * (iteration.seconds + (iteration.waits * self.switch if turns > 1.0 else 0.0))
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a problem on one rank; ``held`` is the size of its rows in bytes."""
+    """The part of a problem on one rank; ``row_bytes`` is the size of its rows in bytes."""
 
     features: int
     components: int
-    held: float
+    row_bytes: float
 
     @property
     def message(self) -> int:
@@ -144,7 +144,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Strong:
+class StrongScaling:
     """A problem of fixed size that is divided among the ranks (strong scaling)."""
 
     rows: int
@@ -213,7 +213,7 @@ def fitted(nbytes: Sequence[float], seconds: Sequence[float]) -> Line:
 
 def _local(costs: Costs, share: Share) -> float:
     n = share.message
-    return costs.product(share.features)(share.held) + costs.track(n) + costs.orthonormalise(n) + costs.loop
+    return costs.product(share.features)(share.row_bytes) + costs.track(n) + costs.orthonormalise(n) + costs.loop
 
 
 def _depth(ranks: int) -> int:

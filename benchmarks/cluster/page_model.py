@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.cluster.check import HELD, ROUNDS, Check
+from benchmarks.cluster.check import ROUNDS, ROW_BYTES, Check
+from benchmarks.cluster.formatting import between, in_bytes, in_microseconds, in_milliseconds
 from benchmarks.cluster.model import (
     NEIGHBOURS,
     Costs,
-    Crowd,
     Iteration,
     Line,
+    Oversubscription,
     Share,
-    Strong,
+    StrongScaling,
     allreduce,
     gossip,
     torus_lambda2,
@@ -23,14 +24,13 @@ from benchmarks.cluster.model import (
     tree_sweep,
 )
 from benchmarks.cluster.rounds import COLUMNS
-from benchmarks.cluster.words import between, in_bytes, in_microseconds, in_milliseconds
 from benchmarks.timing import spread
 from studies.shared.report import Section, Table
 
 __all__ = ["Predicted", "expected", "point", "predicted", "section"]
 
 SIDES = (8, 16, 32, 64)
-PROBLEMS = (Strong(4_000_000, 1_000, COLUMNS), Strong(10_000_000, 10_000, COLUMNS))
+PROBLEMS = (StrongScaling(4_000_000, 1_000, COLUMNS), StrongScaling(10_000_000, 10_000, COLUMNS))
 LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # assumed cluster network
 _ASSUMED = "1.5 µs, 100 Gbit/s (assumed)"
 _HERE = "as between two cores of this machine"
@@ -58,7 +58,7 @@ class Predicted:
         return self.side**2
 
 
-def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> list[Predicted]:
+def predicted(costs: Costs, problem: StrongScaling, sides: Sequence[int] = SIDES) -> list[Predicted]:
     """Predict the same problem on an increasing number of ranks."""
     found = []
     for side in sides:
@@ -78,12 +78,12 @@ def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> li
 
 def expected(costs: Costs, check: Check, cores: int) -> float:
     """Return the predicted seconds of an iteration on a machine where ranks may share cores."""
-    share = Share(check.features, COLUMNS, HELD)
+    share = Share(check.features, COLUMNS, ROW_BYTES)
     if check.collective:
         iteration = allreduce(costs, share, ranks=check.ranks)
     else:
         iteration = gossip(costs, share, rounds=ROUNDS, neighbours=check.neighbours)
-    return Crowd(check.ranks, cores, check.switch).seconds(iteration)
+    return Oversubscription(check.ranks, cores, check.switch).seconds(iteration)
 
 
 def point(costs: Costs, checks: Sequence[Check], cores: int) -> str:
@@ -127,10 +127,10 @@ def section(costs: Costs, checks: Sequence[Check], cores: int) -> Section:
 def _parts(costs: Costs) -> Table:
     lines: list[tuple[str, str, Line]] = [
         ("message", "from rank to rank: half a ping-pong", costs.message),
-        ("call", "a round without neighbours: software overhead, weighting the own value", costs.call),
+        ("call", "a round without neighbours: software overhead, weighting the agent's own value", costs.call),
         ("add", "weighting a neighbour's message and adding it", costs.add),
         ("combine", "what FastMix computes after a round", costs.combine),
-        ("track", "S + AW − AW, before the first round", costs.track),
+        ("track", "S + AW − AW_previous, before the first round", costs.track),
         ("orthonormalise", "the polar factor of S", costs.orthonormalise),
         *(("product", f"Xᵀ(XW), by the bytes of X; d = {features:,}", line) for features, line in costs.products),
     ]
@@ -162,7 +162,7 @@ def _checked(costs: Costs, checks: Sequence[Check], cores: int) -> Table:
         message = in_bytes(8 * check.features * COLUMNS)
         rows.append((str(check.ranks), how, message, str(ratio), in_milliseconds(check.seconds)))
     note = (
-        f"An iteration of DeEPCA with {in_bytes(HELD)} of rows per rank, without shared memory. More than {cores} "
+        f"An iteration of DeEPCA with {in_bytes(ROW_BYTES)} of rows per rank, without shared memory. More than {cores} "
         f"ranks share the {cores} cores: the prediction is multiplied by the number of ranks per core, and for every "
         "wait the time to switch a core from one rank to another, measured in the same job, is added. "
         f"Predicted over measured: {between(_ratios(costs, checks, cores))}."
@@ -171,7 +171,7 @@ def _checked(costs: Costs, checks: Sequence[Check], cores: int) -> Table:
     return Table("The model compared with measurements", header, tuple(rows), note, heads=3)
 
 
-def _prediction(problem: Strong, costs: Costs) -> Table:
+def _prediction(problem: StrongScaling, costs: Costs) -> Table:
     rows = []
     for name, network in ((_ASSUMED, costs.over(LATENCY, BANDWIDTH)), (_HERE, costs)):
         entries = predicted(network, problem)
@@ -183,12 +183,12 @@ def _prediction(problem: Strong, costs: Costs) -> Table:
     whole = problem.share(1)
     gaps = ", ".join(f"{1.0 - torus_lambda2(side, side):.2g}" for side in SIDES)
     note = (
-        f"**A prediction, not a measurement:** {_size(problem)} float64 ({whole.held / 1e9:,.0f} GB) divided among the "
-        f"ranks, k = {whole.components}, messages of {in_bytes(whole.message)}. Speed-up of an iteration over "
-        f"{SIDES[0] ** 2} ranks; in brackets, its duration and the share of averaging in it. Torus: K rounds with four "
-        f"neighbours, where K is the library's first choice, which follows from 1 − λ₂ = {gaps}. Allreduce and sweep: "
-        "an exact average on a fat tree, where any two ranks are equally far apart, by `MPI_Allreduce` or by messages "
-        "up and down a binary tree."
+        f"**A prediction, not a measurement:** {_size(problem)} float64 ({whole.row_bytes / 1e9:,.0f} GB) divided "
+        f"among the ranks, k = {whole.components}, messages of {in_bytes(whole.message)}. Speed-up of an iteration "
+        f"over {SIDES[0] ** 2} ranks; in brackets, its duration and the share of averaging in it. Torus: K rounds with "
+        f"four neighbours, where K is the library's first choice, which follows from 1 − λ₂ = {gaps}. Allreduce and "
+        "sweep: an exact average on a fat tree, where any two ranks are equally far apart, by `MPI_Allreduce` or by "
+        "messages up and down a binary tree."
     )
     header = ("messages", "ranks", "ideal", "K on a torus", "torus, gossip", "fat tree, Allreduce", "fat tree, sweep")
     return Table(f"Predicted: {_size(problem)} on up to {SIDES[-1] ** 2:,} ranks", header, tuple(rows), note)
@@ -202,5 +202,5 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1.0 else f"{seconds * 1e3:.3g} ms"
 
 
-def _size(problem: Strong) -> str:
+def _size(problem: StrongScaling) -> str:
     return f"{problem.rows:,} × {problem.features:,}"

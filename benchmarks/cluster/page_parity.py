@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.cluster.formatting import GRAPHS, power
 from benchmarks.cluster.parity import ALGORITHMS, FIXED, GOAL, TOL, Agreement
-from benchmarks.cluster.words import GRAPHS, power
 from studies.shared.report import Assertion, Section, Table
 
 __all__ = ["point", "section"]

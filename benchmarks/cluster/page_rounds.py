@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.cluster.formatting import GRAPHS, between, in_milliseconds
 from benchmarks.cluster.rounds import COLUMNS, GOAL, SIZES, Timing
-from benchmarks.cluster.words import GRAPHS, between, in_milliseconds
 from benchmarks.timing import Spread, spread
 from studies.shared.report import Assertion, Section, Table
 
@@ -65,7 +65,7 @@ def section(found: Sequence[Timing], cores: int) -> Section:
     tables = (
         _table("A round over the bare exchange", found, lambda timing: timing.ours, note, judged=True),
         _table("The exchange with new numbers over the bare one", found, lambda timing: timing.fresh),
-        _table("A round without shared memory over the bare exchange", found, lambda timing: timing.apart),
+        _table("A round without shared memory over the bare exchange", found, lambda timing: timing.separate_machines),
     )
     return Section("Rounds of gossip", text, tuple(assertions), tables)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.cluster.engines import COMPONENTS, TOL
+from benchmarks.cluster.formatting import in_milliseconds, power
 from benchmarks.cluster.scaling import Question, Scaling
-from benchmarks.cluster.words import in_milliseconds, power
 from benchmarks.timing import spread
 from studies.shared.report import Section, Table
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import deepca
 from benchmarks.cluster.sharing import run_on_rank_0
-from deepca.decomposition.settings import algorithm_of
+from deepca.decomposition.settings import create_algorithm
 from deepca.solver.result import Result
 from studies.shared.synthetic import Synthetic, matrices
 
@@ -115,7 +115,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
 
 def _runs(name: str, A: Any, network: Network) -> list[Result[Any]]:
     W0 = deepca.operators.linalg.random_orthonormal(_FEATURES, _COMPONENTS, seed=2)
-    algorithm = algorithm_of(name, A, W0, network)
+    algorithm = create_algorithm(name, A, W0, network)
     return [
         deepca.solve(algorithm, max_iter=FIXED, certify=False),
         deepca.solve(algorithm, max_iter=_MAX_ITER, stop=deepca.Tolerance(TOL)),

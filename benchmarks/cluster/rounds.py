@@ -54,7 +54,7 @@ class Timing:
     ----------
     ours
         ``MpiNetwork.gossip``.
-    apart
+    separate_machines
         The same without shared memory, as if every rank were on its own machine.
     bare
         The bare exchange, of the same numbers every time.
@@ -67,7 +67,7 @@ class Timing:
     size: str
     neighbours: float
     ours: tuple[float, ...]
-    apart: tuple[float, ...]
+    separate_machines: tuple[float, ...]
     bare: tuple[float, ...]
     fresh: tuple[float, ...]
 

@@ -20,7 +20,7 @@ CORES = (1, 2)
 DATA = ("dense", "w8a")
 _ENGINES = ("mpi", "simulator", "scikit-learn")
 _ITERATIONS = {("dense", "rows"): 8, ("dense", "covariance"): 200, ("w8a", "rows"): 100, ("w8a", "covariance"): 1_000}
-_AGREE = 1e-6  # largest relative difference of variances between engines
+_TOLERANCE = 1e-6  # largest relative difference of variances between engines
 
 
 class EnginesDisagree(RuntimeError):
@@ -114,7 +114,7 @@ def measure_one(
             iterations = max(iterations, int(answer.get("iterations", 0)))
             tick(data)
     for seen in variances.values():
-        _check_alike(np.array(seen), data)
+        _check_agreement(np.array(seen), data)
     return Scaling(data, rows, {question: tuple(seconds) for question, seconds in taken.items()}, iterations)
 
 
@@ -128,12 +128,12 @@ def _line(question: Question, data: str, rows: int, quick: bool) -> dict[str, An
     }
 
 
-def _check_alike(variances: Any, data: str) -> None:
+def _check_agreement(variances: Any, data: str) -> None:
     """Raise EnginesDisagree unless all engines found the same variances."""
-    apart = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
-    if not apart <= _AGREE:
+    difference = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
+    if not difference <= _TOLERANCE:
         raise EnginesDisagree(
-            f"{data}: variances of the engines differ by {apart:.1e}, so their times cannot be compared"
+            f"{data}: variances of the engines differ by {difference:.1e}, so their times cannot be compared"
         )
 
 

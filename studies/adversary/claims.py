@@ -24,7 +24,7 @@ _FLOOR_TOLERANCE = 1e-6  # largest angle that a status may call usable at the ro
 
 
 def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float, *, lossy: bool = False) -> None:
-    """Check every claim of a :class:`deepca.Result`; ``lossy`` tells whether messages were lost during the run."""
+    """Check every claim of a :class:`deepca.Result`; ``lossy`` is true if messages were lost during the run."""
     X = np.asarray(result.components).reshape(-1, *result.components.shape[-2:])[0]
     k, status, certificate = X.shape[1], result.status, result.certificate
     trial.status = status.code
@@ -39,26 +39,26 @@ def check_certificate(
 ) -> None:
     """Check the angle, next-eigenvalue bound, leading parts and eigenvalues certified for X ``(d, k)``.
 
-    ``W`` holds the bases of the individual agents, to which ``worst_angle`` applies.
+    ``W`` consists of the bases of the individual agents, to which ``worst_angle`` applies.
     """
     k, scale = X.shape[1], certificate.scale
     if not certificate.averaging_ok:
         return
     if math.isfinite(certificate.angle):
-        trial.claim("angle", _angle(truth, k, X), certificate.angle, truth.angle_doubt(k))
+        trial.claim("angle", _angle(truth, k, X), certificate.angle, truth.angle_error_bound(k))
     if W is not None and math.isfinite(certificate.worst_angle):
-        trial.claim("angle at an agent", _angle(truth, k, W), certificate.worst_angle, truth.angle_doubt(k))
+        trial.claim("angle at an agent", _angle(truth, k, W), certificate.worst_angle, truth.angle_error_bound(k))
     if k < truth.d and certificate.others and scale > 0.0:
         above = max(float(truth.values[k] - certificate.bound), 0.0)
-        trial.claim("λ_{k+1} above its bound", above / scale, 0.0, truth.value_doubt(k) / scale)
+        trial.claim("λ_{k+1} above its bound", above / scale, 0.0, truth.value_error_bound(k) / scale)
     for r in range(1, k):
         leading = certificate.leading(r)
         if math.isfinite(leading):
-            trial.claim(f"leading {r}", _angle(truth, r, X[:, :r]), leading, truth.angle_doubt(r))
+            trial.claim(f"leading {r}", _angle(truth, r, X[:, :r]), leading, truth.angle_error_bound(r))
     if math.isfinite(certificate.angle) and scale > 0.0:
         off = np.abs(np.array(certificate.eigenvalues) - truth.values[:k]).astype(np.float64)
         worst = int(np.argmax(off))
-        trial.claim("eigenvalue", off[worst] / scale, certificate.residual, truth.value_doubt(worst) / scale)
+        trial.claim("eigenvalue", off[worst] / scale, certificate.residual, truth.value_error_bound(worst) / scale)
 
 
 def check_status(
@@ -74,17 +74,17 @@ def check_status(
     lossy: bool = False,
 ) -> None:
     """Check the guarantee that a status gives, or the cause that it names."""
-    code, doubt = status.code, truth.angle_doubt(k)
+    code, error_bound = status.code, truth.angle_error_bound(k)
     if code == "converged":
-        trial.claim("converged, components", _angle(truth, k, X), tol, doubt)
+        trial.claim("converged, components", _angle(truth, k, X), tol, error_bound)
         if W is not None:
-            trial.claim("converged, an agent", _angle(truth, k, W), tol, doubt)
+            trial.claim("converged, an agent", _angle(truth, k, W), tol, error_bound)
     if code == "rank_deficient" and rank is not None:
         _check_rank(trial, truth, rank, tol, X)
     if code == "not_unique":
-        apart = truth.relative_gap(k)
-        equal = apart <= _DISTINCT_GAP or truth.below_rounding(k)
-        trial.fact(f"wrong cause: not unique, but λ_k and λ_k+1 differ by {apart:.1e}", equal)
+        relative_gap = truth.relative_gap(k)
+        equal = relative_gap <= _DISTINCT_GAP or truth.below_rounding(k)
+        trial.fact(f"wrong cause: not unique, but λ_k and λ_k+1 differ by {relative_gap:.1e}", equal)
     if code == "below_rounding" and float(truth.values[0]) > _UNDERFLOW:
         least = float(abs(truth.values[k - 1]))
         trial.fact(
@@ -115,13 +115,13 @@ def _check_rank(trial: Trial, truth: Spectrum, rank: int, tol: float, X: Array) 
             f"wrong cause: rank {rank}, but the next value is not zero",
             next_one / largest,
             rounding,
-            truth.doubt / largest,
+            truth.error_bound / largest,
         )
     trial.claim(
         "rank deficient, leading part",
         _angle(truth, rank, X[:, :rank]),
         max(tol, _FLOOR_TOLERANCE),
-        truth.angle_doubt(rank),
+        truth.angle_error_bound(rank),
     )
 
 

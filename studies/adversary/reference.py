@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LOST", "Long", "Spectrum", "centred", "exact_mean", "of_matrix", "of_rows", "tangent"]
+__all__ = ["LOSS_FACTOR", "LongArray", "Spectrum", "centred", "exact_mean", "of_matrix", "of_rows", "tangent"]
 
-Long = npt.NDArray[np.longdouble]
+LongArray = npt.NDArray[np.longdouble]
 Array = npt.NDArray[np.float64]
 
 EPS = float(np.finfo(np.longdouble).eps)
-LOST = 1e4
-"""A hundredth of an eigenvalue may be reported as lost below this multiple of the rounding error of a product."""
+LOSS_FACTOR = 1e4
+"""An eigenvalue may be reported as lost in rounding only if it is below this multiple of a product's rounding error."""
 _SAFETY = 64.0  # generous factor on the unit roundoff for the error of a Jacobi solution of these sizes
 _MAX_SWEEPS = 40  # Jacobi converges in about ten
 
@@ -41,7 +41,7 @@ class Spectrum:
         Eigenvalues in descending order.
     vectors : ndarray of shape (d, d)
         Eigenvectors as columns.
-    doubt : float
+    error_bound : float
         Bound on the absolute error of the matrix, or of its factor if ``roots``.
     roots : bool
         Whether singular values of a factor were computed, so that errors are relative to σ_1 instead of σ_1².
@@ -50,9 +50,9 @@ class Spectrum:
         as lost in rounding.
     """
 
-    values: Long
-    vectors: Long
-    doubt: float
+    values: LongArray
+    vectors: LongArray
+    error_bound: float
     roots: bool = False
     rounding: float = math.inf
 
@@ -61,7 +61,7 @@ class Spectrum:
         """Dimension of the matrix."""
         return self.values.size
 
-    def top(self, k: int) -> Long:
+    def top(self, k: int) -> LongArray:
         """Return the first k eigenvectors, of shape ``(d, k)``."""
         return self.vectors[:, :k]
 
@@ -70,46 +70,50 @@ class Spectrum:
         return float(self.values[k - 1] - self.values[k]) if k < self.d else float("inf")
 
     def relative_gap(self, k: int) -> float:
-        """Return ``1 − λ_{k+1}/λ_k``."""
+        """Return ``(λ_k − λ_{k+1}) / |λ_k|``: 0 if λ_k is 0, otherwise infinity for k = d."""
         return self.gap(k) / float(abs(self.values[k - 1])) if self.values[k - 1] != 0 else 0.0
 
     def below_rounding(self, k: int) -> bool:
-        """Tell whether values k and k+1 differ by less than double-precision rounding of the largest value."""
-        apart = float(self._measured(k - 1) - self._measured(k)) if k < self.d else np.inf
-        return apart <= 16.0 * float(np.finfo(np.float64).eps) * float(
+        """Return whether values k and k+1 differ by less than double-precision rounding of the largest value."""
+        gap = float(self._root_or_value(k - 1) - self._root_or_value(k)) if k < self.d else np.inf
+        return gap <= 16.0 * float(np.finfo(np.float64).eps) * float(
             np.abs(self.values).max() ** (0.5 if self.roots else 1)
         )
 
-    def angle_doubt(self, k: int) -> float:
+    def angle_error_bound(self, k: int) -> float:
         """Bound the error of the top-k eigenvectors, as a tangent; infinite where they are undetermined."""
         if k >= self.d:
             return 0.0
-        apart = float(self._measured(k - 1) - self._measured(k))
-        sine = self.doubt / apart if apart > 0.0 else np.inf
+        gap = float(self._root_or_value(k - 1) - self._root_or_value(k))
+        sine = self.error_bound / gap if gap > 0.0 else np.inf
         return 2.0 * sine if sine < 0.5 else np.inf
 
-    def value_doubt(self, i: int) -> float:
+    def value_error_bound(self, i: int) -> float:
         """Bound the error of eigenvalue i."""
-        return self.doubt * (2.0 * float(self._measured(i)) + self.doubt) if self.roots else self.doubt
+        return (
+            self.error_bound * (2.0 * float(self._root_or_value(i)) + self.error_bound)
+            if self.roots
+            else self.error_bound
+        )
 
     def reordered(self, order: npt.NDArray[Any]) -> Spectrum:
         """Return the same spectrum in another order."""
         return replace(self, values=self.values[order], vectors=self.vectors[:, order])
 
-    def _measured(self, i: int) -> np.longdouble:
+    def _root_or_value(self, i: int) -> np.longdouble:
         value: np.longdouble = self.values[i]
         return np.longdouble(np.sqrt(max(value, np.longdouble(0.0)))) if self.roots else value
 
 
-def of_matrix(A: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
+def of_matrix(A: npt.NDArray[Any], *, error_bound: float = 0.0) -> Spectrum:
     """Compute the spectrum of a symmetric ``(d, d)`` matrix.
 
-    ``doubt`` bounds the error of the matrix itself, in addition to rounding.
+    ``error_bound`` bounds the error of the matrix itself, in addition to rounding.
     """
     B = np.asarray(A, dtype=np.longdouble)
     size = np.abs(B).max(initial=0.0)
     if size == 0.0:
-        return Spectrum(np.zeros(len(B), dtype=np.longdouble), np.eye(len(B), dtype=np.longdouble), doubt)
+        return Spectrum(np.zeros(len(B), dtype=np.longdouble), np.eye(len(B), dtype=np.longdouble), error_bound)
     B = (B + B.T) / 2 / size
     V = _orthonormal(np.linalg.eigh(B.astype(np.float64))[1][:, ::-1])
     B = V.T @ B @ V
@@ -131,18 +135,18 @@ def of_matrix(A: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
     values = np.diagonal(B) * size
     order = np.argsort(-values, kind="stable")
     rounding = _SAFETY * EPS * float(np.abs(values).max()) * np.sqrt(len(B))
-    return Spectrum(values[order], V[:, order], doubt + rounding)
+    return Spectrum(values[order], V[:, order], error_bound + rounding)
 
 
-def of_rows(Y: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
+def of_rows(Y: npt.NDArray[Any], *, error_bound: float = 0.0) -> Spectrum:
     """Compute the spectrum of ``YᵀY`` from the singular values of Y ``(n, d)``.
 
-    ``doubt`` bounds the error of Y itself, in addition to rounding.
+    ``error_bound`` bounds the error of Y itself, in addition to rounding.
     """
     Y = np.asarray(Y, dtype=np.longdouble)
     d, size = Y.shape[1], np.abs(Y).max(initial=0.0)
     if size == 0.0:
-        return Spectrum(np.zeros(d, dtype=np.longdouble), np.eye(d, dtype=np.longdouble), doubt, roots=True)
+        return Spectrum(np.zeros(d, dtype=np.longdouble), np.eye(d, dtype=np.longdouble), error_bound, roots=True)
     Y = Y / size
     V = _orthonormal(np.linalg.svd(Y.astype(np.float64), full_matrices=True)[2].T)
     Y = Y @ V
@@ -165,26 +169,27 @@ def of_rows(Y: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
     values = np.square(Y).sum(axis=0) * size * size
     order = np.argsort(-values, kind="stable")
     rounding = _SAFETY * EPS * float(largest * size) * np.sqrt(d)
-    return Spectrum(values[order], V[:, order], doubt + rounding, roots=True)
+    return Spectrum(values[order], V[:, order], error_bound + rounding, roots=True)
 
 
-def centred(X: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None) -> tuple[Long, Long]:
+def centred(X: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None) -> tuple[LongArray, LongArray]:
     """Return rows minus their (weighted) mean, and the mean.
 
     Both are computed from differences to the first row, which are exact far from zero.
     """
     X = np.asarray(X, dtype=np.longdouble)
     w = np.ones(len(X), dtype=np.longdouble) if weights is None else np.asarray(weights, dtype=np.longdouble)
-    apart = X - X[0]
+    centred_rows = X - X[0]
     for _ in range(2):  # the second pass removes the rounding error of the first
-        apart = apart - (w @ apart) / w.sum()
-    return apart, X[0] + (w @ (X - X[0])) / w.sum()
+        centred_rows = centred_rows - (w @ centred_rows) / w.sum()
+    return centred_rows, X[0] + (w @ (X - X[0])) / w.sum()
 
 
 def tangent(U: npt.NDArray[Any], V: npt.NDArray[Any], X: npt.NDArray[Any]) -> float:
     """Return the largest ``tan θ_k`` between the span of U and those of X ``(…, d, k)``.
 
-    ``V`` holds the remaining eigenvectors. The tangent is the norm of ``Vᵀ X (Uᵀ X)⁻¹``: the first factor is free of
+    ``V`` consists of the remaining eigenvectors. The result is infinite if an X is not finite or nearly orthogonal to a
+    direction of U. The tangent is the norm of ``Vᵀ X (Uᵀ X)⁻¹``: the first factor is free of
     cancellation, so double precision suffices for the solve.
     """
     worst = 0.0
@@ -204,7 +209,7 @@ def exact_mean(x: npt.NDArray[np.float64]) -> list[Fraction]:
     return [sum((Fraction(float(v)) for v in column), Fraction(0)) / len(x) for column in x.T]
 
 
-def _orthonormal(V: npt.NDArray[Any]) -> Long:
+def _orthonormal(V: npt.NDArray[Any]) -> LongArray:
     """Refine a double-precision orthonormal matrix to extended precision (Newton–Schulz)."""
     Q = np.asarray(V, dtype=np.longdouble)
     for _ in range(2):
@@ -212,7 +217,7 @@ def _orthonormal(V: npt.NDArray[Any]) -> Long:
     return Q
 
 
-def _rotation(a: Long, b: Long, g: Long) -> tuple[Long, Long]:
+def _rotation(a: LongArray, b: LongArray, g: LongArray) -> tuple[LongArray, LongArray]:
     """Return cosines and sines of the Jacobi rotations (smaller angle) that diagonalise ``[[a, g], [g, b]]``."""
     zeta = (b - a) / (2 * g)
     sign = np.where(zeta >= 0, np.longdouble(1), np.longdouble(-1))

@@ -33,7 +33,7 @@ class Outcome:
     proven : bool
         Whether the library called its answer proven.
     bound, error : float
-        Bound and true value of the claim that came closest to its bound.
+        Bound and true value of the claim that came closest to its bound, or of the last one that violated it.
     claims : int
         Number of claims checked.
     undecided : int
@@ -100,15 +100,15 @@ class Trial:
         """Permit errors that would be correct for this case."""
         self.refusals += kinds
 
-    def claim(self, what: str, true: float, bound: float, doubt: float = 0.0) -> None:
-        """Check that the true value does not exceed the bound; ``doubt`` bounds the error of the reference."""
+    def claim(self, what: str, true: float, bound: float, error_bound: float = 0.0) -> None:
+        """Check that the true value does not exceed the bound; ``error_bound`` bounds the error of the reference."""
         self.claims += 1
         if not (math.isfinite(true) or true == math.inf):
             self.violations.append(f"{what}: the true value is {true}, so the answer is not finite")
         elif true <= bound:
             if 0.0 < bound < math.inf and true * self.bound >= self.error * bound:
                 self.bound, self.error = bound, true
-        elif true - doubt <= bound or doubt >= 0.5 * true:
+        elif true - error_bound <= bound or error_bound >= 0.5 * true:
             self.undecided += 1
         else:
             self.bound, self.error = bound, true
@@ -159,5 +159,5 @@ def run_case(name: str, family: Family, seed: int) -> Outcome:
 
 
 def _is_convergence_warning(warning: warnings.WarningMessage) -> bool:
-    """Tell whether a warning reports a missed tolerance, which is expected and checked through the status."""
+    """Return whether a warning reports a missed tolerance, which is expected and checked through the status."""
     return warning.category.__name__ == "ConvergenceWarning"

@@ -31,13 +31,13 @@ def main(
     with errors(resumes=True):
         require("sklearn", extra="experiments")
         require("matplotlib", extra="experiments")
-        from studies.communication.figure import draw, shown
+        from studies.communication.figure import choose_case, draw
 
         module, target = "studies.communication", "bench-communication"
         command = Command(module, target, "Communication", data, store, out, reduced, jobs, quiet)
         with command.settings("communication") as (setting,):
             results = study(setting)
-        case = shown(results)
+        case = choose_case(results)
         if case is not None:
             draw(results, case, out.parent / _FIGURE)
         parts = sections(results, None if case is None else (_FIGURE.as_posix(), case))

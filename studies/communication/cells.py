@@ -41,7 +41,7 @@ Method = Literal[
 ]
 AGENTS = 50
 COMPONENTS = (1, 3, 5, 10, 20)
-LIMITS = (1e-6, 1e-10)  # of the mean tan θ
+LIMITS = (1e-6, 1e-10)  # values of the mean tan θ to reach
 LADDER = (1, 3, 5, 10, 20, 40)  # values of K tried for the paper's method
 SENDING: tuple[Method, ...] = (
     "accelerated",
@@ -120,7 +120,7 @@ class Run:
             return 20.0 + times * power * (0.5 + 0.0045 * d * self.k)
         if self.method in ("block Krylov", "covariance averaging"):
             return 100.0 + 0.02 * d * self.k
-        columns = 2 * self.k + 1  # of the first block
+        columns = 2 * self.k + 1  # number of columns of the first block
         own = 45.0 * (1.0 + 0.02 * columns**2 + 0.007 * d * columns)
         # compressed messages are simulated round by round, and a ring takes many rounds
         return own + (_COMPRESSED_COST[self.graph] * d * columns if "float32" in self.method else 0.0)
@@ -180,7 +180,7 @@ class Outcome:
     marks : tuple of Mark or None
         For each limit, the point from which the mean tan θ stayed within it; None if it did not.
     iterations : int
-        Number of iterations made.
+        Number of iterations.
     lowest : float or None
         Smallest mean tan θ; None if it was never finite.
     worst : float or None

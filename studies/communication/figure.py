@@ -15,12 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from deepca._util.files import write_atomic
-from deepca._util.units import size
+from deepca._util.units import format_bytes
 from studies.communication.cells import LIMITS, SENDING, Case, Method, Outcome
 from studies.communication.report import DATA, GRAPHS, METHODS
 from studies.communication.results import Results
 
-__all__ = ["draw", "shown"]
+__all__ = ["choose_case", "draw"]
 
 # Okabe–Ito colours for colour-blind readers; line styles distinguish the curves in greyscale
 _STYLES: Mapping[Method, dict[str, Any]] = {
@@ -35,8 +35,8 @@ _CEILING = 30.0  # larger tangents all belong to nearly right angles
 _FLOOR = 1e-11  # smallest tangent shown
 
 
-def shown(results: Results) -> Case | None:
-    """Choose the case of the figure: w8a with k = 5 on the paper's graph, or the closest one available."""
+def choose_case(results: Results) -> Case | None:
+    """Choose a case on the paper's graph for the figure: w8a with k = 5, else a9a with k = 5, else the first one."""
     cases = [case for case in results.scope.cases if case.graph == "paper"]
     wanted = [Case("w8a", 5, "paper"), Case("a9a", 5, "paper"), *cases]
     return next((case for case in wanted if case in cases), None)
@@ -108,4 +108,4 @@ def _count(value: float, _: object) -> str:
 
 
 def _size(value: float, _: object) -> str:
-    return size(value)
+    return format_bytes(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from deepca._util.units import size
+from deepca._util.units import format_bytes
 from deepca.reproduction.problems import PAPER_GRAPHS
 from studies.communication.cells import (
     AGENTS,
@@ -107,7 +107,7 @@ def _few_rounds(results: Results, case: Case, most: int, aim: int) -> Assertion:
 
 
 def _quotient(results: Results, case: Case, method: Method, limit: float, unit: Sent) -> float | None:
-    """Return how many times as much the paper's method sends, by medians."""
+    """Return what the paper's method sends, divided by what this method sends, by medians."""
     paper = results.paper(case, limit)
     whole = None if paper is None else paper.median(limit, unit)
     part = results.group(case, method).median(limit, unit)
@@ -154,9 +154,9 @@ def _summary(results: Results, limit: float) -> Table:
                 row += _pair(results, case, method, limit, unit)
         rows.append(tuple(row))
     note = (
-        f"Medians over the draws, to a mean tan θ of {_short(limit)}, on {GRAPHS['paper']} graphs. ÷: how many "
-        "times as much DeEPCA needs with its best K. The two pooled methods send nothing; their iterations and "
-        "products are the baseline."
+        f"Medians over the draws, to a mean tan θ of {_short(limit)}, on {GRAPHS['paper']} graphs. ÷: what "
+        "DeEPCA needs with its best K, divided by what this method needs. The two pooled methods send nothing; their "
+        "iterations and products are the baseline."
     )
     return Table(f"To {_short(limit)}: rounds and bytes per agent", tuple(header), tuple(rows), note)
 
@@ -265,7 +265,7 @@ def _number(value: float | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    return _NEVER if value is None else size(value)
+    return _NEVER if value is None else format_bytes(value)
 
 
 def _reached(group: Group) -> str:

@@ -12,7 +12,7 @@ from studies.communication.cells import LADDER, LIMITS, Case, Graph, Mark, Metho
 __all__ = ["Group", "Results", "worth_running"]
 
 Unit = Literal["iterations", "rounds", "bytes"]
-_MIN_ITERATION_RATIO = 0.8  # DeEPCA never took fewer times the power method's iterations, see Results.fastest
+_MIN_ITERATION_RATIO = 0.8  # DeEPCA never took less than this fraction of the power method's iterations, see fastest
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Results:
 
 
 def worth_running(K: int, power: Mapping[float, float | None], best: Mapping[float, float | None]) -> bool:
-    """Tell whether K could need fewer rounds than the best so far, for any limit.
+    """Return whether K could need fewer rounds than the best so far, for any limit.
 
     Parameters
     ----------

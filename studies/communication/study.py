@@ -1,4 +1,4 @@
-"""Run the comparison: first the pooled baselines, then all methods, then DeEPCA with one K after another."""
+"""Run the comparison: the pooled baselines, DeEPCA at its smallest K and the other methods, then DeEPCA at larger K."""
 
 from __future__ import annotations
 

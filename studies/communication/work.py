@@ -104,8 +104,8 @@ class Watch:
     U : ndarray of shape (d, k)
         Top eigenvectors of the pooled matrix.
     longest : int
-        Iteration limit of the run. A run has stalled when tan θ does not halve within a quarter of it, and within
-        at least 100 iterations.
+        Iteration limit of the run. A run has stalled when tan θ does not halve within a quarter of this limit or
+        within 100 iterations, whichever is larger.
     stride : int
         Far above a limit, only every ``stride``-th iteration is measured to save time; near it, every one.
     """

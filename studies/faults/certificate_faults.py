@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deepca.sites.pki.authority import Authority
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.keys import new_key, write_key
 from studies.faults.fleet import Fleet
 
@@ -65,7 +65,7 @@ def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
     network = fleet.network.name
     genuine = Authority.load(fleet.folder / "kits" / "authority")
     now, key = datetime.now(UTC), new_key()
-    csr = request("s2" if fault == "wrong name" else site, network, key)
+    csr = build_request("s2" if fault == "wrong name" else site, network, key)
     if fault == "unknown authority":
         signed = Authority.create(folder / "authority", network).sign(csr)
     elif fault == "expired":
@@ -82,7 +82,7 @@ def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
 
 
 def _wait_for_refusal(fleet: Fleet, site: int, since: float, seconds: float) -> str:
-    """Return the text of the next refusal that an agent logs, or an empty string after ``seconds``."""
+    """Return the text of the first refusal that an agent logs after ``since``, or "" if it logs none in ``seconds``."""
     end = time.monotonic() + seconds
     while True:
         for one in fleet.events(site, "refused"):
@@ -133,7 +133,7 @@ def _try_tls(port: int, fault: str, kit: _Kit) -> bool:
 
 
 async def _try_handshake(fleet: Fleet, kit: _Kit) -> bool:
-    """Return whether the agent completes its own handshake with a client whose certificate TLS accepts."""
+    """Return whether the agent completes its own handshake, after TLS has accepted the client's certificate."""
     from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
@@ -167,7 +167,7 @@ async def _try_handshake(fleet: Fleet, kit: _Kit) -> bool:
 class _UncheckedCredentials:
     """Credentials read from files without any checks, and without a revocation list."""
 
-    list_number, list_der = 0, b""
+    revocation_list_number, revocation_list_der = 0, b""
 
     def __init__(self, authority: Path, kit: _Kit) -> None:
         from cryptography import x509

@@ -49,11 +49,11 @@ class AgentFaults:
     delay_seconds
         How long a delayed frame is held back, in seconds.
     slow
-        Seconds added to every Part, sent or received.
+        Seconds added for every Part that is sent or received.
     pause
         Seconds added to every iteration, so that a run lasts long enough to inject faults.
     watch
-        Index of a neighbour whose frames must have no effect; each frame that has one is logged. -1 for no neighbour.
+        Index of a neighbour whose frames must have no effect, or -1; a frame that has an effect is logged.
     seed
         Seed of the random faults, combined with the process id.
     lie
@@ -245,7 +245,7 @@ def run_with_faults(
             sha256=hashlib.sha256(ending.content).hexdigest(),
             members=ending.members,
             left_out=ending.left_out,
-            own=ending.compared,
+            compared=ending.compared,
             iterations=ending.model.about["iterations"],
             rounds=ending.model.about["rounds"],
             **injected,

@@ -80,8 +80,8 @@ class Setup:
         Iterations between checkpoints.
     pause
         Seconds added to every iteration of every agent.
-    gap
-        Ratio of consecutive eigenvalues; the smaller it is, the faster a run converges.
+    eigenvalue_ratio
+        Ratio of each eigenvalue to the one before it; the smaller it is, the faster a run converges.
     accuracy
         Largest error of a correct result.
     proxied
@@ -108,7 +108,7 @@ class Setup:
     deadline: float = 120.0
     checkpoint_every: int = 5
     pause: float = 0.05
-    gap: float = 0.6
+    eigenvalue_ratio: float = 0.6
     tolerance: float = 1e-10
     accuracy: float = ACCURACY
     proxied: bool = False
@@ -148,11 +148,11 @@ class Verdict:
     epochs, iterations
         Number of epochs, and iterations of the result.
     accepted
-        Number of fabricated results that a site wrote.
+        Number of sites that wrote a fabricated result.
     tracebacks
         Number of agents that ended with a traceback.
     unnamed
-        Number of honest sites that do not name the liar.
+        Number of honest sites that do not name the liar although each must; 1 if one of them must, and none does.
     """
 
     codes: dict[int, int | None]
@@ -189,7 +189,7 @@ class Process(Protocol):
 
 
 class Fleet:
-    """The agents of one network, as a context manager that kills those still running when it is left."""
+    """Run the agents of one network; a context manager that kills those still running on exit."""
 
     def __init__(self, folder: Path, setup: Setup, rows: Sequence[Array] | None = None) -> None:
         """Write the kits of all sites below ``folder``; ``rows`` ``(n_j, d)`` of each site are random by default."""
@@ -521,7 +521,7 @@ def random_rows(setup: Setup) -> list[Array]:
     rng = np.random.default_rng((5, setup.seed))
     d = setup.d
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    scales = setup.gap ** (np.arange(d) / 2.0)
+    scales = setup.eigenvalue_ratio ** (np.arange(d) / 2.0)
     return [
         rng.standard_normal((setup.rows + j % 3, d)) @ (scales[:, None] * basis) + 0.1 * rng.standard_normal(d)
         for j in range(setup.sites)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from studies.faults.fleet import Fleet, Hung, start_process
 
-__all__ = ["Footprint", "measure_in_one_process", "measure_separately", "resident"]
+__all__ = ["Footprint", "measure_in_one_process", "measure_separately", "memory_of"]
 
 _SAMPLING_INTERVAL = 0.05  # seconds between two readings of a process's memory
 
@@ -21,15 +21,15 @@ _SAMPLING_INTERVAL = 0.05  # seconds between two readings of a process's memory
 class Footprint:
     """Anonymous memory of a process in MB: its maximum, and its value before the work began."""
 
-    most: float
+    peak: float
     before: float
 
 
-def resident(pid: int | None, name: str = "VmRSS") -> float:
+def memory_of(pid: int | None, field: str = "VmRSS") -> float:
     """Return a memory field of ``/proc/PID/status`` in MB (10⁶ bytes); 0 if the process has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-            if line.startswith(f"{name}:"):
+            if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024 / 1e6
     return 0.0
 
@@ -42,7 +42,7 @@ def measure_separately(fleet: Fleet, limit: float) -> Footprint:
     end = time.monotonic() + limit
     while any(map(fleet.alive, sites)):
         for site in sites:
-            now = resident(fleet.processes[site].pid, "RssAnon")
+            now = memory_of(fleet.processes[site].pid, "RssAnon")
             most[site] = max(most[site], now)
             if not before[site] and fleet.events(site, "started"):
                 before[site] = now
@@ -58,9 +58,9 @@ def measure_in_one_process(sites: Sequence[Path], limit: float) -> Footprint:
     try:
         end = time.monotonic() + limit
         time.sleep(0.5)
-        before = most = resident(process.pid, "RssAnon")
+        before = most = memory_of(process.pid, "RssAnon")
         while process.exitcode is None:
-            most = max(most, resident(process.pid, "RssAnon"))
+            most = max(most, memory_of(process.pid, "RssAnon"))
             if time.monotonic() > end:
                 raise Hung(f"no result within {limit:g} s")
             time.sleep(_SAMPLING_INTERVAL)

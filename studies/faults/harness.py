@@ -48,13 +48,13 @@ class LieCounts:
     Parameters
     ----------
     told
-        Lies told, one per run.
+        Lies that were told, one per run.
     accepted
-        Fabricated results that a site wrote.
+        Sites that wrote a fabricated result.
     tracebacks
         Agents that ended with a traceback.
     named
-        Runs in which the honest sites named the liar.
+        Runs in which every honest site that must name the liar did so.
     """
 
     told: int

@@ -95,7 +95,7 @@ async def _send_bad_frames(
 
 
 async def _authenticate(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any, Any]:
-    """Authenticate as a neighbour; return the Hello received from the agent, and a valid one that is not sent yet."""
+    """Authenticate as a neighbour; return the Hello received from the agent, and a valid Hello to send."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
     from deepca.sites.runtime.link import hello_check
@@ -104,7 +104,7 @@ async def _authenticate(call: Any, credentials: Any, me: str, run: bytes) -> tup
     await call.write(handshake.challenge().SerializeToString())
     proof = handshake.proof(wire.Frame.FromString(await call.read()))
     await call.write(proof.SerializeToString())
-    await call.read()  # its Proof
+    await call.read()  # the Proof of the agent
     hello = wire.Frame.FromString(await call.read()).hello
     mine = wire.Hello(
         incarnation=max(hello.known, 1),
@@ -133,12 +133,12 @@ async def _send_control(call: Any, credentials: Any, me: str, place: int, run: b
     )
     part = wire.Part(seq=hello.heard + 1, session=mine.session)
     content = record.SerializeToString()
-    sealed = wire.Sealed(
+    signed_record = wire.Sealed(
         record=content,
         certificate=credentials.certificate_der,
         signature=credentials.sign(RECORD_LABEL + run + content),
     )
-    part.parcel = wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()
+    part.parcel = wire.Parcel(records=wire.Records(sealed=[signed_record])).SerializeToString()
     sent.control = time.monotonic()
     await call.write(wire.Frame(part=_with_checksum(part)).SerializeToString())
     for _ in range(20):
@@ -221,8 +221,10 @@ def _parcel(rng: np.random.Generator) -> Any:
             return wire.Parcel(data=wire.Data(plan=rng.bytes(32), epoch=1, phase="mix", iteration=3, payload=array))
         case 1:
             record = wire.Record(site=int(rng.integers(99, 200)), phase="running", incarnation=5, boot=5, version=9)
-            sealed = wire.Sealed(record=record.SerializeToString(), certificate=rng.bytes(80), signature=rng.bytes(70))
-            return wire.Parcel(records=wire.Records(sealed=[sealed]))
+            signed_record = wire.Sealed(
+                record=record.SerializeToString(), certificate=rng.bytes(80), signature=rng.bytes(70)
+            )
+            return wire.Parcel(records=wire.Records(sealed=[signed_record]))
         case 2:
             return wire.Parcel(outcome=wire.Outcome(outcome=rng.bytes(32)))
         case _:

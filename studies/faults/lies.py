@@ -23,7 +23,7 @@ from deepca.solver.result import Status, StatusCode
 
 __all__ = ["ARRAYS", "CLAIMS", "LEADER", "MODELS", "RELAY", "TAGS", "tell_lie"]
 
-_EPOCHS_AHEAD = 5  # how far the epoch of a claim for a later one is ahead of the actual epoch
+_EPOCHS_AHEAD = 5  # number of epochs by which the claim "later epoch" is ahead of the actual epoch
 
 
 def _mean(model: Model) -> Model:
@@ -48,7 +48,7 @@ MODELS: dict[str, Callable[[Model], Model]] = {
     "sites": lambda model: replace(model, about={**model.about, "sites": list(model.about["sites"])[:-1]}),
     "a field": lambda model: replace(model, about={**model.about, "note": "send your rows to us"}),
 }
-"""Changes that the site that proposes the result makes to it."""
+"""Changes to the result that are made by the site that proposes it."""
 
 
 def _with_first(value: float) -> Callable[[Message], Message]:
@@ -152,7 +152,7 @@ def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
     return [(node, "pack", pack)]
 
 
-# ----------------------------------------------------------------------------------- false numbers of the leader
+# ----------------------------------------------------------------------------- false numbers sent by the leader
 
 
 def _next_block() -> list[tuple[Any, str, Any]]:
@@ -196,7 +196,7 @@ _endless_probes = _change_derived("deepca.solver.certificate.probing", lambda pa
 
 
 def _cap_own_count(module: str) -> tuple[Any, str, Any]:
-    """Return a patch with which the liar itself continues with the largest count allowed, whatever it has sent."""
+    """Return a patch with which the liar itself continues with the largest allowed count, whatever it has sent."""
     from importlib import import_module
 
     where = import_module(module)
@@ -221,7 +221,7 @@ LEADER: dict[str, Callable[[], list[Any]]] = {
     "axes": _change_derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
     "variances": _change_derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
 }
-"""Lies of the leader (the root of the tree), whose numbers all other sites use."""
+"""Lies told by the leader (the root of the tree), whose numbers all other sites use."""
 RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "axes": "axes"}
 """Phases in which a site alters the leader's numbers while forwarding them."""
 
@@ -275,7 +275,7 @@ def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol.claims import ResultClaim
     from deepca.sites.runtime.node import Node
 
-    honest = Node.settle
+    honest = Node.agree_on_result
 
     def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
         content = _fabricate(proposal())
@@ -285,7 +285,7 @@ def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
             self.neighbors.publish(phase="finished")
         return honest(self, plan, differs, proposal)
 
-    return [(Node, "settle", settle)]
+    return [(Node, "agree_on_result", settle)]
 
 
 def _made_up(claim: Any) -> Any:
@@ -297,15 +297,15 @@ def _forged_record() -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol.records import Failure
     from deepca.sites.runtime.node.neighbors import Neighbors
 
-    honest = Neighbors._sealed_record
+    honest = Neighbors._signed_record
 
-    def sealed(self: Any, record: Any) -> Any:
+    def signed_record(self: Any, record: Any) -> Any:
         if record.site != 0:
             return honest(self, record)
         forged = replace(record, version=record.version + 1000, phase="failed", failure=Failure("common", "made up"))
-        return self._context.seals.sign_record(forged.to_wire().SerializeToString(deterministic=True))
+        return self._context.signatures.sign_record(forged.to_wire().SerializeToString(deterministic=True))
 
-    return [(Neighbors, "_sealed_record", sealed)]
+    return [(Neighbors, "_signed_record", signed_record)]
 
 
 def _replayed() -> list[tuple[Any, str, Any]]:
@@ -313,7 +313,7 @@ def _replayed() -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.parcels import Parcel
     from deepca.sites.runtime.node import Node
-    from deepca.sites.runtime.vault import FileVault
+    from deepca.sites.runtime.promise_store import FilePromiseStore
 
     honest = Node.exchange
     done: list[bool] = []
@@ -321,14 +321,14 @@ def _replayed() -> list[tuple[Any, str, Any]]:
     def exchange(self: Any, *given: Any, **more: Any) -> Any:
         if not done:
             done.append(True)
-            about = self._vault._about
+            about = self._promise_store._about
             name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
-            old = FileVault(about.parent, name, "", len(self.context.membership.sites)).load()
+            old = FilePromiseStore(about.parent, name, "", len(self.context.config.sites)).load()
             assert old.claim is not None
-            assert old.outcome is not None
+            assert old.content is not None
             signed = [one.to_wire() for one in old.endorsements]
             header = wire.Parcel(outcome=wire.Outcome(outcome=old.claim.outcome, endorsements=signed))
-            parcel = Parcel(header.SerializeToString(), (memoryview(old.outcome),))
+            parcel = Parcel(header.SerializeToString(), (memoryview(old.content),))
             with self.changed:
                 for link in self.links.values():
                     link.send(parcel)

@@ -42,16 +42,16 @@ class _NodeExchange:
         from deepca.sites.protocol.incarnation import Incarnation
         from deepca.sites.protocol.records import Offer, RunPlan
         from deepca.sites.runtime.clocks import RealClock
-        from deepca.sites.runtime.node import Membership, Node, Policy
+        from deepca.sites.runtime.node import Node, NodeConfig, Policy
         from deepca.sites.transport.streams import Peer, Streams
 
         file = read_site(site)
         network, me = file.network, file.index
         names = tuple(entry.name for entry in network.sites)
-        membership = Membership(names, me, network.links, network_digest(network), {"measured": b"yes"}, limit)
-        identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
-        self._node = Node(membership, Policy(deadline=300.0), RealClock(), identity)
-        self._peers = membership.neighbors
+        config = NodeConfig(names, me, network.links, network_digest(network), {"measured": b"yes"}, limit)
+        incarnation = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
+        self._node = Node(config, Policy(deadline=300.0), RealClock(), incarnation)
+        self._peers = config.neighbors
         here, *others = (
             Peer(j, names[j], network.sites[j].address, j != me and network.dials(me, j)) for j in (me, *self._peers)
         )
@@ -61,7 +61,7 @@ class _NodeExchange:
         self._stopped = threading.Event()
         self._ticking = threading.Thread(target=self._tick, daemon=True)
         self._ticking.start()
-        plan = self._node.gather(Offer())
+        plan = self._node.agree_on_plan(Offer())
         assert isinstance(plan, RunPlan)
         self._plan, self._count = plan, 0
 

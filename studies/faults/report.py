@@ -57,7 +57,7 @@ def section(results: Sequence[CaseResult], simulated: tuple[int, int] | None = N
         assertions += [
             Assertion("no fabricated result is accepted", f"{accepted} in {attacks} attacks", accepted == 0),
             Assertion("no agent ends with a traceback", f"{traced} in {attacks} attacks", traced == 0),
-            Assertion("every honest site names the liar", f"in {named} of {attacks} attacks", named == attacks),
+            Assertion("the honest sites name the liar", f"in {named} of {attacks} attacks", named == attacks),
         ]
     if simulated is not None:
         total, passed = simulated

@@ -19,9 +19,9 @@ from deepca.errors import DeepcaError, Unfinished
 from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
-from deepca.sites.runtime.node import Membership, Node, Policy
-from deepca.sites.runtime.run import Ending, SiteRun, run_site
-from deepca.sites.runtime.vault import MemoryVault
+from deepca.sites.runtime.node import Node, NodeConfig, Policy
+from deepca.sites.runtime.promise_store import MemoryPromiseStore
+from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
 from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring
 from studies.faults.virtual import Deadlock, Host, VirtualClock, VirtualNetwork
@@ -98,7 +98,7 @@ class Outcome:
     """How each site ended, the problems found, and the virtual seconds and epochs of the run."""
 
     schedule: Schedule
-    endings: dict[int, Ending | BaseException] = field(default_factory=dict)
+    endings: dict[int, SiteResult | BaseException] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
     epochs: int = 0
@@ -110,15 +110,15 @@ class Outcome:
 
 
 class MemoryDisk:
-    """Disk in memory, which survives when its agent is killed: checkpoints and a vault.
+    """Disk in memory, which survives when its agent is killed: checkpoints and promises.
 
-    Stands in for :class:`deepca.engines.checkpoints.Checkpoints`.
+    Stands in for :class:`deepca.engines.checkpoints.CheckpointFolder`.
     """
 
     def __init__(self, run: bytes) -> None:
         self.run, self.data = run, b"\0" * 32
         self.checkpoints: list[Checkpoint] = []
-        self.vault = MemoryVault()
+        self.promise_store = MemoryPromiseStore()
         self.full = False
 
     def write(self, checkpoint: Checkpoint) -> bool:
@@ -240,29 +240,27 @@ class SimulatedRun:
 
     def start(self, site: int) -> None:
         """Start the agent of a site, unless it is running or has ended with a result."""
-        if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), Ending):
+        if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), SiteResult):
             return
         schedule, disk = self.schedule, self.disks[site]
         source = ArraySource(self.rows[site], self.names[site])
         policy = Policy(schedule.on_loss, schedule.patience, schedule.deadline - self.clock.time, 30.0)
-        membership = Membership(
-            self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24
-        )
+        config = NodeConfig(self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24)
         # every start has incarnation number 1, so an agent must learn of its earlier starts from the others
-        identity = Incarnation(1, int(self.rng.integers(1, 2**63)))
-        node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault)
+        incarnation = Incarnation(1, int(self.rng.integers(1, 2**63)))
+        node = Node(config, policy, self.clock, incarnation, lambda: 0.0, disk.promise_store)
         job = SiteRun("run", self.names, site, schedule.topology, schedule.settings, source, schedule.checkpoint_every)
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk.vault, observers=self.observers(site))
+                ending = run_site(job, node, disk, disk.promise_store, observers=self.observers(site))
                 self.outcome.endings[site] = ending
-                node.finished()
+                node.announce_finished()
                 node.wait_until_all_finished()
             except DeepcaError as error:
                 self.outcome.endings[site] = error
                 if not isinstance(error, Unfinished):
-                    node.failed(str(error), error)
+                    node.announce_failure(str(error), error)
                     node.wait_until_all_finished(0.0)
             self.network.leave(site, node)
 
@@ -323,10 +321,10 @@ def check_results(outcome: Outcome, rows: Sequence[Array]) -> None:
         if ending is None:
             outcome.problems.append(f"site {site} never ended")
         elif isinstance(ending, Unfinished) and schedule.on_loss == "shrink":
-            if not any(isinstance(one, Ending) for one in endings.values()):
+            if not any(isinstance(one, SiteResult) for one in endings.values()):
                 outcome.problems.append(f"site {site}: {ending}")
             # otherwise it returned after the others had ended
-        elif not isinstance(ending, Ending):
+        elif not isinstance(ending, SiteResult):
             outcome.problems.append(f"site {site}: {type(ending).__name__}: {ending}")
         else:
             contents.add(ending.content)

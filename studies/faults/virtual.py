@@ -25,8 +25,8 @@ __all__ = ["Deadlock", "Host", "Killed", "LinkFaults", "VirtualClock", "VirtualN
 
 _TICK = 0.05  # virtual seconds between two ticks of a node
 _REDIAL = 0.3  # mean virtual seconds between two attempts to open a stream
-_LATENCY = 0.02  # virtual seconds that a frame takes at least
-_REORDERING = 0.05  # further virtual seconds, at most, that a delayed frame takes
+_LATENCY = 0.02  # minimum virtual seconds that a frame takes
+_REORDERING = 0.05  # maximum additional virtual seconds that a delayed frame takes
 
 
 class Killed(BaseException):
@@ -272,7 +272,7 @@ class VirtualNetwork:
     # --------------------------------------------------------------------------------------------------------- streams
 
     def _dial(self, edge: tuple[int, int]) -> None:
-        """Try to open a stream over an edge, and schedule the next attempt in case there is none then."""
+        """Try to open a stream over an edge, and schedule the next attempt; do nothing else if the stream is open."""
         self.clock.at(self.clock.time + _REDIAL * (0.5 + self._rng.random()), lambda: self._dial(edge))
         if edge in self._streams or self._blocked(*edge) or self._blocked(*reversed(edge)):
             return

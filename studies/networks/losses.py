@@ -23,10 +23,10 @@ from studies.shared.problems import Problem, operator_of, start_of, truth_of
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record, run
 
-__all__ = ["LOSSES", "MOST_ITERATIONS", "STUDY", "Outcome", "Task", "judge", "study", "work"]
+__all__ = ["LOSSES", "MAX_ITER", "STUDY", "Outcome", "Task", "judge", "study", "work"]
 
 _AGENTS = 20
-MOST_ITERATIONS = 400  # of a run
+MAX_ITER = 400  # maximum number of iterations of a run
 LOSSES = (1e-4, 1e-3, 1e-2)  # probability that a message is lost
 _LOSSY_ROUNDS = 300  # rounds with losses, in the runs where losses end
 
@@ -51,11 +51,11 @@ class Outcome:
 
     Parameters
     ----------
-    blind : float
+    error_uncertified : float
         tan θ at the worst agent without a certificate.
-    apart : float
+    disagreement_uncertified : float
         Largest tan θ between agents without a certificate.
-    said : str
+    status_uncertified : str
         Status without a certificate.
     error : float
         tan θ at the worst agent with a certificate.
@@ -67,9 +67,9 @@ class Outcome:
         Whether the certificate proves the tolerance.
     """
 
-    blind: float
-    apart: float
-    said: str
+    error_uncertified: float
+    disagreement_uncertified: float
+    status_uncertified: str
     error: float
     restarts: int
     status: str
@@ -85,7 +85,7 @@ def work(source: DataSource, task: Task) -> Record:
 
     def solved(certify: bool) -> Any:
         algorithm = AcceleratedDeEPCA(A, W0, SimulatedNetwork(losing), Gossip(5))
-        return solve(algorithm, max_iter=MOST_ITERATIONS, stop=Tolerance(TOLERANCE), certify=certify)
+        return solve(algorithm, max_iter=MAX_ITER, stop=Tolerance(TOLERANCE), certify=certify)
 
     blind, certified = solved(False), solved(True)
     return asdict(
@@ -115,9 +115,9 @@ STUDY = Study("one-way message loss", study)
 def judge(outcomes: dict[Task, Outcome]) -> Section:
     """Judge the outcomes and return the section of the page."""
     ending = {task: outcome for task, outcome in outcomes.items() if task.until is not None}
-    wrong = [outcome for outcome in ending.values() if outcome.blind > 1e3 * TOLERANCE]
+    wrong = [outcome for outcome in ending.values() if outcome.error_uncertified > 1e3 * TOLERANCE]
     restarts = max(outcome.restarts for outcome in ending.values())
-    worst = max(outcome.blind for outcome in ending.values())
+    worst = max(outcome.error_uncertified for outcome in ending.values())
     claimed = [outcome for outcome in outcomes.values() if outcome.proven or outcome.status == "converged"]
     false = [outcome for outcome in claimed if not outcome.error <= TOLERANCE]
     repaired = [outcome for outcome in ending.values() if outcome.status == "converged" and outcome.error <= TOLERANCE]
@@ -153,14 +153,14 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
 
 
 def _row(loss: float, until: int | None, found: list[Outcome]) -> tuple[str, ...]:
-    blind = np.array([outcome.blind for outcome in found])
+    blind = np.array([outcome.error_uncertified for outcome in found])
     restarts = [outcome.restarts for outcome in found]
     return (
         f"{loss:.2%}",
         "all" if until is None else f"the first {until}",
         f"{np.median(blind):.0e}, {blind.max():.0e}",
-        f"{max(outcome.apart for outcome in found):.0e}",
-        _status_counts([outcome.said for outcome in found]),
+        f"{max(outcome.disagreement_uncertified for outcome in found):.0e}",
+        _status_counts([outcome.status_uncertified for outcome in found]),
         f"{max(outcome.error for outcome in found):.0e}",
         f"{min(restarts)}" if min(restarts) == max(restarts) else f"{min(restarts)} … {max(restarts)}",
         _status_counts([outcome.status for outcome in found]),

@@ -16,7 +16,7 @@ from deepca.operators.linalg import polar, qr
 from deepca.reproduction.problems import DataSource
 from studies.robustness.convergence import centralised, decentralised, settle
 from studies.robustness.families import Family, MixerName, families, few_rounds, mixer_of, work_of
-from studies.shared.problems import Problem, accuracy_of, is_available, pose, run_problems
+from studies.shared.problems import Problem, accuracy_of, build_inputs, is_available, run_problems
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 
@@ -91,7 +91,7 @@ Outcomes = dict[Alignment, list[Outcome]]
 def work(source: DataSource, task: Task) -> Record:
     """Run the power method as the yardstick, then DeEPCA."""
     problem = task.problem
-    A, W0, network, truth, U = pose(problem, source)
+    A, W0, network, truth, U = build_inputs(problem, source)
     accuracy = accuracy_of(truth, problem.k)
     yardstick = settle(centralised(A.mean(), W0, U), accuracy, _POWER_MAX_ITER)
     if yardstick.iterations is None:
@@ -281,11 +281,11 @@ def _edge_table(edge: Results) -> Table:
         rows.append((family.name, str(family.rounds), str(len(found["polar"])), *cells))
         if converged["default"] < converged["qr"]:
             behind.append(f"{family.name} with K = {family.rounds}")
-    note = "In brackets: median iterations as a multiple of the yardstick. "
+    note = "In brackets: median iterations as a multiple of the yardstick, – if most draws do not converge. "
     note += (
-        f"The default needs more rounds than QR here: {'; '.join(behind)}."
+        f"The default converges in fewer draws than QR for: {'; '.join(behind)}."
         if behind
-        else "The default never needs more than QR."
+        else "The default converges in at least as many draws as QR in every row."
     )
     return Table(
         "Too few rounds: draws that converge",

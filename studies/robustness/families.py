@@ -84,11 +84,11 @@ def few_rounds(*, reduced: bool = False) -> list[Family]:
         ("digits on a star", _digits("star", "file"), more),
         ("digits by label on a ring", _digits("ring", "label"), more),
         ("digits by label on a star", _digits("star", "label"), more),
-        ("digits, one agent holds most, on a ring", _digits("ring", "one-holds-most"), more),
+        ("digits on a ring, one agent holds most rows", _digits("ring", "one-holds-most"), more),
         ("indefinite", _hard("indefinite"), few),
         ("indefinite, λ₁/λ_k = 1e4", _hard("indefinite", inside=drop_for_condition(1e4, _K)), (8, 13, 20, 40)),
         ("opposite halves, nothing in common", _synthetic("opposite", gap=0.3, heterogeneity=1.0), few),
-        ("a9a, one agent holds most", _rows("a9a", "one-holds-most"), few),
+        ("a9a, one agent holds most rows", _rows("a9a", "one-holds-most"), few),
     ]
     draws = tuple(range(1 if reduced else 4))
     return [
@@ -179,9 +179,9 @@ def _division() -> list[Family]:
         Family("opposite halves of a ring", "division", _hard("opposite", "ring"), 13, many),
         Family("digits by label on a torus", "division", _digits("torus", "label"), 5, few),
         Family("digits by label on a star", "division", _digits("star", "label"), 13, few),
-        Family("digits, one agent holds most, on a ring", "division", _digits("ring", "one-holds-most"), 13, few),
+        Family("digits on a ring, one agent holds most rows", "division", _digits("ring", "one-holds-most"), 13, few),
         Family("a9a by label", "division", _rows("a9a", "label"), 3, few),
-        Family("a9a, one agent holds most", "division", _rows("a9a", "one-holds-most"), 5, few),
+        Family("a9a, one agent holds most rows", "division", _rows("a9a", "one-holds-most"), 5, few),
         Family("w8a by label", "division", _rows("w8a", "label"), 5, _first(2)),
     ]
 

@@ -29,13 +29,13 @@ __all__ = [
     "LIBSVM",
     "Arrangement",
     "Graph",
-    "Posed",
     "Problem",
+    "ProblemInputs",
     "accuracy_of",
+    "build_inputs",
     "checksum_of",
     "is_available",
     "operator_of",
-    "pose",
     "run_problems",
     "start_of",
     "topology_of",
@@ -47,7 +47,7 @@ Graph = Literal["erdos-renyi", "ring", "torus", "star"]
 Arrangement = Literal["file", "label", "one-holds-most", "noise", "indefinite", "opposite"]
 LIBSVM = tuple(DATA_SETS)
 _EPS = float(np.finfo(np.float64).eps)
-_LARGEST_SHARE = 0.9  # of the rows, held by agent 0 in the arrangement "one-holds-most"
+_LARGEST_SHARE = 0.9  # share of the rows at agent 0 in the arrangement "one-holds-most"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Problem:
 
 
 def is_available(problem: Problem, source: DataSource) -> bool:
-    """Tell whether the data are available; LIBSVM sets are read from a folder and never downloaded."""
+    """Return whether the data are available; LIBSVM sets are read from a folder and never downloaded."""
     return problem.data not in LIBSVM or source.folder is not None
 
 
@@ -143,7 +143,7 @@ def truth_of(problem: Problem, source: DataSource) -> Pooled:
     return _real_truth(source, problem.data, problem.agents)
 
 
-class Posed(NamedTuple):
+class ProblemInputs(NamedTuple):
     """Inputs of a run and the pooled answer."""
 
     A: Operator
@@ -153,10 +153,10 @@ class Posed(NamedTuple):
     U: Array
 
 
-def pose(problem: Problem, source: DataSource) -> Posed:
+def build_inputs(problem: Problem, source: DataSource) -> ProblemInputs:
     """Build the inputs of a run and the pooled answer."""
     truth, network = truth_of(problem, source), SimulatedNetwork(topology_of(problem))
-    return Posed(operator_of(problem, source), start_of(problem, source), network, truth, truth.U(problem.k))
+    return ProblemInputs(operator_of(problem, source), start_of(problem, source), network, truth, truth.U(problem.k))
 
 
 class _ProblemTask(Task, Protocol):

@@ -72,8 +72,8 @@ class Study:
 def page(title: str, sections: Sequence[Section], command: str) -> str:
     """Render the page as Markdown, including the command that reproduces it."""
     judged = [assertion for section in sections for assertion in section.assertions]
-    held = sum(assertion.holds for assertion in judged)
-    parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**"]
+    n_true = sum(assertion.holds for assertion in judged)
+    parts = [f"# {title}", f"**{n_true} of {len(judged)} assertions hold.**"]
     for section in sections:
         parts += [f"## {section.title}", section.text.strip()]
         rows = [(a.statement, a.measured, "✔ yes" if a.holds else "✘ no") for a in section.assertions]

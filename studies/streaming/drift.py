@@ -79,11 +79,11 @@ class Drift:
     def batch(self, t: int) -> list[Array]:
         """Draw the rows of every agent; each agent sees alternate directions stronger or weaker than the mean."""
         rng, axes = np.random.default_rng((self.seed, t)), self.axes(t)
-        out = []
+        rows = []
         for j in range(self.agents):
             seen = self.eigenvalues * (1.0 + _HETEROGENEITY * np.where((np.arange(self.d) + j) % 2, 1.0, -1.0))
-            out.append((rng.standard_normal((self.rows, self.d)) * np.sqrt(seen)) @ axes.T)
-        return out
+            rows.append((rng.standard_normal((self.rows, self.d)) * np.sqrt(seen)) @ axes.T)
+        return rows
 
     def lag(self, t: int, X: Array) -> float:
         """Return how many batches the span of X ``(d, k)`` is behind, measured in the planes of the rotation."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FOLLOWING", "KEEPING", "USE"]
+__all__ = ["FOLLOW_GUIDE", "LIMITATIONS_GUIDE", "PARTIAL_FIT_GUIDE"]
 
 
 def _text(name: str) -> str:
     return "\n" + Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8")
 
 
-USE, KEEPING, FOLLOWING = _text("use"), _text("keeping"), _text("following")
+PARTIAL_FIT_GUIDE, LIMITATIONS_GUIDE, FOLLOW_GUIDE = _text("use"), _text("keeping"), _text("following")

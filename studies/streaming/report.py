@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from studies.shared.report import Assertion, Section, Table
-from studies.streaming.guide import FOLLOWING, KEEPING, USE
+from studies.streaming.guide import FOLLOW_GUIDE, LIMITATIONS_GUIDE, PARTIAL_FIT_GUIDE
 from studies.streaming.study import ROUNDS, STEPS, Followed, Results
 
 __all__ = ["SAVING", "sections"]
@@ -17,9 +17,9 @@ SAVING = (("deepca", 1e-4), ("deepca", 1e-10))
 def sections(results: Results, figure: str | None) -> list[Section]:
     """Return all sections of the page; ``figure`` is the path of the figure relative to the page."""
     return [
-        Section("Rows that arrive over time", USE, (), ()),
-        Section("What is stored, and limitations", KEEPING, (), ()),
-        Section("Tracking: an estimate in fewer rounds", FOLLOWING, (), ()),
+        Section("Rows that arrive over time", PARTIAL_FIT_GUIDE, (), ()),
+        Section("What is stored, and limitations", LIMITATIONS_GUIDE, (), ()),
+        Section("Tracking: an estimate in fewer rounds", FOLLOW_GUIDE, (), ()),
         _measured(results, figure),
     ]
 

@@ -12,7 +12,7 @@ from deepca import topology as graphs
 from deepca._util.typing import Array
 from deepca.algorithms.deepca import DeEPCA
 from deepca.consensus.mixers import FastMix
-from deepca.decomposition.streaming import faded, follow
+from deepca.decomposition.streaming import discounted_covariances, follow
 from deepca.estimators.pca import DecentralizedPCA
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators import from_matrices
@@ -22,7 +22,7 @@ from studies.streaming.drift import Drift
 __all__ = ["CALLS", "ROUNDS", "STEPS", "Calls", "Followed", "Results", "run"]
 
 STEPS = (1, 3, 10)  # iterations of tracking per batch
-ROUNDS = 5  # per iteration of tracking
+ROUNDS = 5  # rounds per iteration of tracking
 _LINK = 0.5  # probability of a link between two agents
 CALLS = tuple((algorithm, tol) for algorithm in ("krylov", "accelerated", "deepca") for tol in (1e-4, 1e-10))
 """Algorithms and tolerances for which warm and cold starts are compared."""
@@ -98,7 +98,7 @@ def run(drift: Drift, progress: Progress | None = None) -> Results:
     report_progress = progress or (lambda _done, _total: None)
     total = 4.0 + len(CALLS)
     batches = [drift.batch(t) for t in range(drift.batches)]
-    means = [A.mean() for A in faded(batches, drift.forgetting)]
+    means = [A.mean() for A in discounted_covariances(batches, drift.forgetting)]
     exact = [scipy.linalg.eigh(mean)[1][:, ::-1][:, : drift.k] for mean in means]
     report_progress(1.0, total)
     recomputed = _judged(drift, exact, ((U[None], 0) for U in exact))
@@ -117,14 +117,14 @@ def run(drift: Drift, progress: Progress | None = None) -> Results:
 
 def _judged(drift: Drift, exact: list[Array], found: Iterator[tuple[Array, int]]) -> Followed:
     """Measure a method from the agents' subspaces ``(m, d, k)`` and the rounds of every batch."""
-    truth, apart, lags, rounds = [], [], [], []
+    to_truth, to_exact, lags, rounds = [], [], [], []
     for t, (W, sent) in enumerate(found):
-        truth.append(_sine(drift.axes(t)[:, : drift.k], W))
-        apart.append(_sine(exact[t], W))
+        to_truth.append(_sine(drift.axes(t)[:, : drift.k], W))
+        to_exact.append(_sine(exact[t], W))
         rounds.append(sent)
         if t in drift.steady:
             lags.append(np.mean([drift.lag(t, own) for own in W]))
-    return Followed(np.array(truth), np.array(apart), float(np.mean(lags)), float(np.mean(rounds[1:])))
+    return Followed(np.array(to_truth), np.array(to_exact), float(np.mean(lags)), float(np.mean(rounds[1:])))
 
 
 def _tracked(drift: Drift, batches: list[list[Array]], steps: int) -> Iterator[tuple[Array, int]]:
@@ -132,7 +132,7 @@ def _tracked(drift: Drift, batches: list[list[Array]], steps: int) -> Iterator[t
     nothing = from_matrices(np.zeros((drift.agents, drift.d, drift.d)))
     W0 = random_orthonormal(drift.d, drift.k, seed=drift.seed)
     algorithm = DeEPCA(nothing, W0, network, FastMix(rounds=ROUNDS))
-    for result in follow(algorithm, faded(batches, drift.forgetting), steps=steps):
+    for result in follow(algorithm, discounted_covariances(batches, drift.forgetting), steps=steps):
         yield result.W, result.traffic.rounds + result.traffic.control_rounds
 
 

@@ -127,7 +127,7 @@ def test_reference_eigenvectors_match_lapack() -> None:
     np.testing.assert_allclose(found.values.astype(np.float64), values[::-1], rtol=1e-12)
     assert float(linalg.tan_theta(vectors[:, ::-1][:, :4], found.top(4).astype(np.float64))) < 1e-13
     residual = A.astype(np.longdouble) @ found.vectors - found.vectors * found.values
-    assert float(np.abs(residual).max()) <= found.doubt
+    assert float(np.abs(residual).max()) <= found.error_bound
 
 
 def test_small_reference_singular_values_are_accurate() -> None:
@@ -136,7 +136,7 @@ def test_small_reference_singular_values_are_accurate() -> None:
     left, right = orthogonal(20, 1)[:, : sigma.size], orthogonal(sigma.size, 2)
     found = reference.of_rows((left.astype(np.longdouble) * sigma) @ right.T.astype(np.longdouble))
     off = np.abs(np.sqrt(found.values).astype(np.float64) - sigma)
-    assert (off <= 1e-15 * sigma + 20 * found.doubt).all()
+    assert (off <= 1e-15 * sigma + 20 * found.error_bound).all()
 
 
 def test_the_page_lists_only_cases_with_violations() -> None:

@@ -19,11 +19,11 @@ from benchmarks.cluster import check, costs, data, jobs, page, page_model, parit
 from benchmarks.cluster.findings import Findings
 from benchmarks.cluster.model import (
     Costs,
-    Crowd,
     Iteration,
     Line,
+    Oversubscription,
     Share,
-    Strong,
+    StrongScaling,
     allreduce,
     fitted,
     gossip,
@@ -45,7 +45,7 @@ COSTS = Costs(
     products=((1, Line(1e-5, 1e-6)), (1_000, Line(0.0, 7.0))),
     loop=1e-7,
 )
-EIGHT = Share(features=1, components=1, held=1.0)
+EIGHT = Share(features=1, components=1, row_bytes=1.0)
 """Part of a problem with messages of 8 bytes."""
 
 
@@ -85,9 +85,9 @@ def test_another_interconnect_changes_only_messages() -> None:
 
 def test_more_ranks_than_cores_take_turns() -> None:
     iteration = Iteration(local=3.0, averaging=1.0, waits=5)
-    assert Crowd(2, 2, 0.5).seconds(iteration) == 4.0
-    assert Crowd(1, 2, 0.5).seconds(iteration) == 4.0
-    assert Crowd(8, 2, 0.5).seconds(iteration) == 4 * (4.0 + 5 * 0.5)
+    assert Oversubscription(2, 2, 0.5).seconds(iteration) == 4.0
+    assert Oversubscription(1, 2, 0.5).seconds(iteration) == 4.0
+    assert Oversubscription(8, 2, 0.5).seconds(iteration) == 4 * (4.0 + 5 * 0.5)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 4), (3, 5), (8, 6), (7, 10)])
@@ -127,9 +127,9 @@ def test_fitted_lines_have_no_negative_coefficients() -> None:
 
 
 def test_a_problem_is_divided_among_ranks() -> None:
-    problem = Strong(4_000_000, 1_000, 5)
-    assert problem.share(1).held == 32e9
-    assert problem.share(64).held == 500e6
+    problem = StrongScaling(4_000_000, 1_000, 5)
+    assert problem.share(1).row_bytes == 32e9
+    assert problem.share(64).row_bytes == 500e6
     assert problem.share(64).message == problem.share(1).message == 40_000
 
 
@@ -366,7 +366,7 @@ def test_the_model_is_compared_with_every_check() -> None:
     table = next(table for table in _tables(page.page_of(found)) if "predicted / measured" in table[0])
     one = sorted(found.checks, key=lambda c: (c.ranks, c.features, c.collective))[0]
     seconds = page_model.expected(found.costs, one, 2)
-    expected = gossip(found.costs, Share(300, 5, check.HELD), rounds=check.ROUNDS, neighbours=2.0)
+    expected = gossip(found.costs, Share(300, 5, check.ROW_BYTES), rounds=check.ROUNDS, neighbours=2.0)
     close(seconds, 2 * expected.seconds, rtol=1e-14)  # four ranks on two cores
     assert len(table) == 2 + len(found.checks)
 

@@ -37,7 +37,7 @@ from studies.communication.cells import (
     longest,
     sample,
 )
-from studies.communication.figure import draw, shown
+from studies.communication.figure import choose_case, draw
 from studies.communication.report import assertions, sections
 from studies.communication.results import Results, worth_running
 from studies.communication.study import study
@@ -67,7 +67,7 @@ def test_the_full_scope_has_every_case_and_draw() -> None:
     assert len(sample().draws_of(sample().cases[0])) == 2
 
 
-def test_the_iteration_limit_is_three_times_that_of_the_power_method() -> None:
+def test_the_iteration_limit_grows_with_the_iterations_of_the_power_method() -> None:
     assert [longest(power, "DeEPCA") for power in (2, 100, 5000)] == [60, 350, 4000]
     assert [longest(power, "accelerated") for power in (2, 100, 5000)] == [200, 350, 4000]
 
@@ -179,7 +179,7 @@ def test_marks_match_a_trace_of_every_iteration() -> None:
     assert outcome.curve == ()  # recorded for the first draw only
 
 
-def test_methods_build_the_named_algorithms() -> None:
+def test_each_method_builds_the_algorithm_of_its_name() -> None:
     problem = problem_of("close", 1, 0)
     A, W0 = operator_of(problem, NO_FOLDER), start_of(problem, NO_FOLDER)
     methods: tuple[Method, ...] = ("DeEPCA", *SENDING)
@@ -286,7 +286,9 @@ def test_there_is_no_best_K_if_every_K_fails() -> None:
         (40, (None, 100.0), True),
     ],
 )
-def test_K_is_skipped_only_if_it_cannot_win(K: int, best: tuple[float | None, float | None], runs: bool) -> None:
+def test_a_K_is_skipped_only_if_it_cannot_be_the_best(
+    K: int, best: tuple[float | None, float | None], runs: bool
+) -> None:
     power = dict(zip(LIMITS, (50.0, 100.0), strict=True))
     assert worth_running(K, power, dict(zip(LIMITS, best, strict=True))) is runs
 
@@ -304,8 +306,8 @@ def test_choosing_K_takes_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return _record(_outcome(None if task.K == 1 else 100 * task.K, iterations=100))
 
     monkeypatch.setattr("studies.communication.study.work", fake)
-    told: list[tuple[float, float]] = []
-    setting = Setting(NO_FOLDER, tmp_path, jobs=1, progress=lambda done, total: told.append((done, total)))
+    reported: list[tuple[float, float]] = []
+    setting = Setting(NO_FOLDER, tmp_path, jobs=1, progress=lambda done, total: reported.append((done, total)))
     results = study(setting, Scope((ER,), draws=7))
     tried = [(task.K, task.draw) for task in made if task.method == "DeEPCA"]
     assert sorted(tried) == [(1, draw) for draw in range(5)] + [(3, draw) for draw in range(7)]
@@ -313,8 +315,8 @@ def test_choosing_K_takes_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(results.group(ER, "DeEPCA", 1).outcomes) == 5
     assert all(task.longest == 350 for task in made if task.graph is not None)
     assert sum(task.method == "DePCA" for task in made) == 7
-    assert told[-1][0] == told[-1][1]
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reported[-1][0] == reported[-1][1]
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
 
 
 def _record(outcome: Outcome) -> Record:
@@ -448,10 +450,10 @@ def test_rows_of_tables_match_their_header() -> None:
 
 
 def test_the_figure_shows_the_preferred_case(tmp_path: Path) -> None:
-    assert shown(_results({ER: FINE, W8A: FINE})) == W8A
-    assert shown(_results({ER: FINE, A9A: FINE})) == A9A
-    assert shown(_results({ER: FINE})) == ER
-    assert shown(_results({replace(ER, graph="ring"): FINE})) is None
+    assert choose_case(_results({ER: FINE, W8A: FINE})) == W8A
+    assert choose_case(_results({ER: FINE, A9A: FINE})) == A9A
+    assert choose_case(_results({ER: FINE})) == ER
+    assert choose_case(_results({replace(ER, graph="ring"): FINE})) is None
     path = tmp_path / "new" / "figure.png"
     draw(_results({ER: FINE}), ER, path)
     assert path.read_bytes().startswith(b"\x89PNG")

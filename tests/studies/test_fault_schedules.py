@@ -9,7 +9,7 @@ import pytest
 
 from deepca.decomposition.settings import Settings
 from deepca.errors import Unfinished
-from deepca.sites.runtime.run import Ending
+from deepca.sites.runtime.run import SiteResult
 from deepca.topology import complete, path
 from studies.faults import schedules
 from studies.faults.schedules import Fault, Schedule, draw_schedule, simulate
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     first, second = (simulate(draw_schedule(11)) for _ in range(2))
     assert (first.seconds, first.epochs) == (second.seconds, second.epochs)
     contents = [
-        {site: one.content for site, one in outcome.endings.items() if isinstance(one, Ending)}
+        {site: one.content for site, one in outcome.endings.items() if isinstance(one, SiteResult)}
         for outcome in (first, second)
     ]
     assert contents[0] == contents[1]
@@ -57,7 +57,7 @@ def test_a_site_that_restarts_while_another_is_down_continues_without_it() -> No
     outcome = simulate(_schedule([Fault(0.3, "kill", (4,), 70.0), Fault(0.4, "kill", (1,), 0.5)]))
     assert outcome.correct, outcome.problems
     endings = [outcome.endings[site] for site in range(4)]
-    assert all(isinstance(one, Ending) and one.left_out == ("site-4",) for one in endings)
+    assert all(isinstance(one, SiteResult) and one.left_out == ("site-4",) for one in endings)
     assert isinstance(outcome.endings[4], Unfinished)
 
 

@@ -49,9 +49,9 @@ def test_an_outcome_counts_everything_that_was_sent(task: costs.Task) -> None:
 
 
 def test_losses_are_repaired_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "MOST_ITERATIONS", 250)
+    monkeypatch.setattr(losses, "MAX_ITER", 250)
     ended = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, 100, 0)))
-    assert ended.blind > 1e-6
+    assert ended.error_uncertified > 1e-6
     assert (ended.status, ended.proven, ended.restarts) == ("converged", True, 1)
     assert ended.error <= 1e-10
     lasting = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, None, 0)))
@@ -72,14 +72,14 @@ def test_assertions_can_fail() -> None:
     assert losses.judge(made).holds
     for other in (replace(fine, error=1e-3), replace(fine, status="max_iter", proven=False)):
         assert not losses.judge(made | {losses.Task(1e-3, 300, 0): other}).holds
-    assert not losses.judge(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
+    assert not losses.judge(dict.fromkeys(made, replace(fine, error_uncertified=1e-12))).holds
 
 
 def test_the_command_writes_the_page_and_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "tasks_of", lambda reduced: TASKS)
     monkeypatch.setattr(losses, "LOSSES", (1e-2,))
-    words = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
-    done = run_study(command.main, *words)
+    arguments = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
+    done = run_study(command.main, *arguments)
     assert done.exit_code == 0, done.output
     first = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "6 of 6 assertions hold" in first
@@ -87,7 +87,7 @@ def test_the_command_writes_the_page_and_stores_runs(tmp_path: Path, monkeypatch
     assert "| time-varying | `one-peer` |" in first
     assert len(list((tmp_path / "runs").glob("*.json"))) == 6 + 2
     monkeypatch.setattr(costs, "work", lambda source, task: pytest.fail("a stored task was run again"))
-    assert run_study(command.main, *words).exit_code == 0
+    assert run_study(command.main, *arguments).exit_code == 0
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == first
 
 
@@ -101,8 +101,8 @@ def test_invalid_options_exit_with_code_2(tmp_path: Path) -> None:
 def test_the_published_page_is_complete() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert USAGE.text.strip() in page, "run make study-networks"
-    [held, of] = map(int, re.findall(r"\*\*(\d+) of (\d+) assertions hold", page)[0])
-    assert held == of == 6
+    [n_true, n_all] = map(int, re.findall(r"\*\*(\d+) of (\d+) assertions hold", page)[0])
+    assert n_true == n_all == 6
     for data in ("digits", "a9a", "w8a"):
         for method in ("the accelerated method", "DeEPCA"):
             assert re.search(rf"### {data}, \d+ agents, k = 5: {method}", page)
@@ -115,12 +115,12 @@ def test_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [block] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     pooled = PCA(5).fit(load_digits().data)
     for line in block.splitlines():
-        words = shlex.split(line)[1:]
+        arguments = shlex.split(line)[1:]
         files = [str(path) for path in sorted(tmp_path.glob("sites/*.csv"))]
-        words = [word for each in words for word in (files if each == "sites/*.csv" else [each])]
-        done = run_cli(*words)
+        arguments = [word for each in arguments for word in (files if each == "sites/*.csv" else [each])]
+        done = run_cli(*arguments)
         assert done.exit_code == 0, done.output
-        if words[0] == "fit":
+        if arguments[0] == "fit":
             found = deepca.load("model.npz")
             np.testing.assert_allclose(np.abs(found.components @ pooled.components_.T), np.eye(5), atol=1e-9)
     assert {path.name for path in tmp_path.glob("*.png")} == {"digraph.png", "matchings.png"}

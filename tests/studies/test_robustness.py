@@ -253,10 +253,10 @@ def test_tasks_have_unique_keys() -> None:
 
 
 def test_finished_runs_are_stored(tmp_path: Path) -> None:
-    tasks, told = [Square(n) for n in (3, 1, 2)], list[tuple[float, float]]()
-    made = run(tasks, _square, tmp_path, 1, lambda done, total: told.append((done, total)))
+    tasks, reported = [Square(n) for n in (3, 1, 2)], list[tuple[float, float]]()
+    made = run(tasks, _square, tmp_path, 1, lambda done, total: reported.append((done, total)))
     assert list(made.items()) == [(Square(n), {"square": n * n, "nothing": None}) for n in (3, 1, 2)]
-    assert told == [(0.0, 6.0), (3.0, 6.0), (5.0, 6.0), (6.0, 6.0)]
+    assert reported == [(0.0, 6.0), (3.0, 6.0), (5.0, 6.0), (6.0, 6.0)]
     assert run(tasks, _refuse, tmp_path, 1) == made
     with pytest.raises(_RunAgain):
         run(tasks, _refuse, tmp_path, 1, edition=lambda _task: "new")

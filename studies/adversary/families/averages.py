@@ -15,7 +15,7 @@ from deepca.consensus.exact import exact_average
 from deepca.consensus.mixers import default_mixer
 from deepca.data.moments import moments
 from deepca.data.sources import ArraySource
-from deepca.data.statistics import agreed_totals
+from deepca.data.statistics import agree_on_statistics
 from deepca.errors import DataError
 from deepca.network.compression import Code, decode, encode
 from deepca.network.trees import SpanningTree
@@ -38,8 +38,8 @@ def averages(trial: Trial) -> None:
         _ratio,
         _totals,
         _totals,
-        _coding,
-        _coded_round,
+        _compression,
+        _compressed_round,
     )
     chosen = trial.one_of(*kinds)
     trial.note(chosen.__name__.strip("_"))
@@ -121,7 +121,7 @@ def _totals(trial: Trial) -> None:
     trial.note(f"offset=1e{decades:.1f}")
     trial.may_refuse(DataError)
     local = [moments(ArraySource(part, "agent"), w) for part, w in zip(parts, weights, strict=True)]
-    totals = agreed_totals(SimulatedNetwork(static_network(trial, m)), local)
+    totals = agree_on_statistics(SimulatedNetwork(static_network(trial, m)), local)
     X, w = np.concatenate(parts), [Fraction(float(v)) for v in np.concatenate(weights)]
     trial.fact("wrong number of rows", totals.n_rows == len(X))
     trial.claim("weight", float(abs(Fraction(totals.weight) / sum(w) - 1)), 16.0 * _EPS)
@@ -129,16 +129,16 @@ def _totals(trial: Trial) -> None:
         column = [Fraction(float(v)) for v in X[:, c]]
         mean = sum((a * b for a, b in zip(w, column, strict=True)), Fraction(0)) / sum(w)
         squares = sum((a * (b - mean) ** 2 for a, b in zip(w, column, strict=True)), Fraction(0))
-        in_two = Fraction(float(totals.reference[c])) + Fraction(float(totals.shift[c]))
+        two_parts = Fraction(float(totals.reference[c])) + Fraction(float(totals.shift[c]))
         spread = Fraction(math.sqrt(float(squares / sum(w))) + 10.0**decades * _EPS**2)
         trial.claim(
-            "mean in two parts, in standard deviations", float(abs(in_two - mean) / spread) if spread else 0.0, 1e-12
+            "mean in two parts, in standard deviations", float(abs(two_parts - mean) / spread) if spread else 0.0, 1e-12
         )
         if squares > Fraction(10.0 ** (2 * decades)) * Fraction(_EPS) ** 2:
             trial.claim("squares", float(abs(Fraction(float(totals.squares[c])) / squares - 1)), 1e-11)
 
 
-def _coding(trial: Trial) -> None:
+def _compression(trial: Trial) -> None:
     """Check that compression changes a message by at most half a unit in the last place of its column maximum."""
     rng = trial.rng
     code: Code = trial.one_of("float32", "float16")
@@ -150,7 +150,7 @@ def _coding(trial: Trial) -> None:
     trial.claim("compressed message", float((np.abs(found - x) / peak).max()), unit * (1.0 + 1e-9))
 
 
-def _coded_round(trial: Trial) -> None:
+def _compressed_round(trial: Trial) -> None:
     """Check that compressed rounds preserve the mean despite rounding."""
     m = int(trial.rng.integers(2, 9))
     network = SimulatedNetwork(static_network(trial, m))

@@ -39,7 +39,7 @@ def certificates(trial: Trial) -> None:
     check_certificate(trial, certificate, X, truth, W=np.array(W))
     true = tangent(truth.top(k), truth.vectors[:, k:], X)
     if trial.proven:
-        trial.claim("proven", true, tol, truth.angle_doubt(k))
+        trial.claim("proven", true, tol, truth.angle_error_bound(k))
     if certificate.larger_outside:
         trial.fact(
             "wrong cause: a larger eigenvalue was reported as missed, but none was",

@@ -13,7 +13,7 @@ from deepca import DecentralizedPCA
 from deepca.errors import DataError, InvalidInput, NotFiniteError
 from studies.adversary.claims import check_result
 from studies.adversary.problems import Array, orthogonal, sizes, spectrum
-from studies.adversary.reference import LOST, Long, Spectrum, centred, of_rows
+from studies.adversary.reference import LOSS_FACTOR, LongArray, Spectrum, centred, of_rows
 from studies.adversary.trial import Trial
 
 __all__ = ["Rows", "check_pca", "estimators", "random_rows", "truth_of"]
@@ -109,7 +109,7 @@ def _check_known(trial: Trial, pca: DecentralizedPCA, truth: Spectrum) -> None:
 
 def truth_of(
     pca: DecentralizedPCA, X: Array, weights: npt.NDArray[Any] | None
-) -> tuple[Spectrum, Long, Long | None, np.longdouble]:
+) -> tuple[Spectrum, LongArray, LongArray | None, np.longdouble]:
     """Compute the covariance spectrum, mean, standard deviations and total variance of the rows."""
     w = np.ones(len(X), dtype=np.longdouble) if weights is None else np.asarray(weights, dtype=np.longdouble)
     Y, mean = centred(X, w)
@@ -124,7 +124,7 @@ def truth_of(
     truth, given = of_rows(factor), np.asarray(X, dtype=np.longdouble) if units is None else X / units
     total = np.square(factor).sum()
     far = np.square(given * np.sqrt(w / (w.sum() - 1))[:, None]).sum()  # the total before centring
-    rounding = LOST * _EPS * float(total + np.sqrt(total * far) + _EPS * far)
+    rounding = LOSS_FACTOR * _EPS * float(total + np.sqrt(total * far) + _EPS * far)
     return replace(truth, rounding=rounding), mean, units, total
 
 

@@ -30,7 +30,7 @@ from deepca.operators.linalg import random_orthonormal
 from deepca.topology import Topology
 from studies.adversary.claims import check_result
 from studies.adversary.problems import SIZES, Array, agent_matrices, sizes, spectrum, static_network
-from studies.adversary.reference import LOST, Spectrum, of_matrix
+from studies.adversary.reference import LOSS_FACTOR, Spectrum, of_matrix
 from studies.adversary.trial import Trial
 
 __all__ = ["mean_truth", "solving"]
@@ -73,8 +73,8 @@ def mean_truth(stack: Array) -> Spectrum:
     """Compute the spectrum of the mean of matrices ``(m, d, d)``, with error bounds that allow for cancellation."""
     mean = stack.astype(np.longdouble).sum(axis=0) / len(stack)
     size = float(np.abs(stack).max()) * len(mean)
-    truth = of_matrix(mean, doubt=2.0 * float(np.finfo(np.longdouble).eps) * size)
-    return replace(truth, rounding=LOST * float(np.finfo(np.float64).eps) * size)
+    truth = of_matrix(mean, error_bound=2.0 * float(np.finfo(np.longdouble).eps) * size)
+    return replace(truth, rounding=LOSS_FACTOR * float(np.finfo(np.float64).eps) * size)
 
 
 def _algorithm(trial: Trial, name: str, A: Array, W0: Array, place: Topology) -> Any:
@@ -95,8 +95,8 @@ def _algorithm(trial: Trial, name: str, A: Array, W0: Array, place: Topology) ->
     if name == "accelerated":
         return AcceleratedDeEPCA(A, W0, network, mixer)
     trial.may_refuse(MixingError)
-    own = QRSignAdjust(W0) if trial.chance(0.2) else None
-    return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mixer, own)
+    orthonormalise = QRSignAdjust(W0) if trial.chance(0.2) else None
+    return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mixer, orthonormalise)
 
 
 def _check_threads(trial: Trial, name: str, A: Array, W0: Array, place: Topology, tol: float) -> None:

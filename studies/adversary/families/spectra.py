@@ -13,7 +13,7 @@ from scipy import sparse
 from deepca import SimulatedNetwork, eigenpairs, singular_triplets
 from deepca.decomposition.eigen import Eigenpairs, Which
 from deepca.decomposition.spectral import graphs
-from deepca.decomposition.spectral.blocks import GraphBlock, Matrix
+from deepca.decomposition.spectral.blocks import GraphBlock, GraphMatrix
 from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.decomposition.svd import Partition
 from deepca.errors import DataError, DisconnectedError, GapError, NotFiniteError
@@ -56,38 +56,38 @@ def _eigen(trial: Trial) -> None:
 def _check_pairs(trial: Trial, found: Eigenpairs, truth: Spectrum, k: int, tol: float, which: Which) -> None:
     trial.status, trial.proven = found.status.code, found.status.ok and math.isfinite(found.angle)
     wanted, others = truth.values[:k], truth.values[k:]
-    apart = float(np.abs(wanted[:, None] - others).min()) if others.size else math.inf
-    doubt = 4.0 * truth.doubt / apart if apart > 8.0 * truth.doubt else math.inf
+    gap = float(np.abs(wanted[:, None] - others).min()) if others.size else math.inf
+    error_bound = 4.0 * truth.error_bound / gap if gap > 8.0 * truth.error_bound else math.inf
     true, size = tangent(truth.top(k), truth.vectors[:, k:], found.vectors), float(np.abs(truth.values).max())
     if found.status.code == "converged":
-        trial.claim("converged, vectors", true, tol, doubt)
+        trial.claim("converged, vectors", true, tol, error_bound)
     if trial.proven:
-        trial.claim("angle", true, found.angle, doubt)
+        trial.claim("angle", true, found.angle, error_bound)
         off = np.abs(np.sort(found.values) - np.sort(wanted)).astype(np.float64)
         spread = float(frobenius(found.residuals)) + 64.0 * _EPS * size
-        trial.claim("eigenvalue", float(off.max()) / size, spread / size, truth.doubt / size)
+        trial.claim("eigenvalue", float(off.max()) / size, spread / size, truth.error_bound / size)
     if found.status.ok and others.size:
         low, high = found.others
         beyond = max(float(others.max()) - high, low - float(others.min()), 0.0)
-        trial.claim("eigenvalue outside the interval", beyond / size, 0.0, truth.doubt / size)
+        trial.claim("eigenvalue outside the interval", beyond / size, 0.0, truth.error_bound / size)
     if found.status.ok:
         for i, bound in enumerate(found.angles):
             if math.isfinite(bound):
                 _check_vector(trial, truth, found.values[i], found.vectors[:, i : i + 1], float(bound))
     if found.status.code == "not_unique":
         if which == "LM" and others.size:  # compare in modulus
-            apart = float(np.abs(np.abs(wanted)[:, None] - np.abs(others)).min())
-        small = apart <= max(1e-2 * abs(float(wanted[-1])), 16.0 * _EPS * size)
-        trial.fact(f"wrong cause: not unique, but eigenvalues differ by {apart:.1e} of {size:.1e}", small)
+            gap = float(np.abs(np.abs(wanted)[:, None] - np.abs(others)).min())
+        small = gap <= max(1e-2 * abs(float(wanted[-1])), 16.0 * _EPS * size)
+        trial.fact(f"wrong cause: not unique, but eigenvalues differ by {gap:.1e} of {size:.1e}", small)
 
 
 def _check_vector(trial: Trial, truth: Spectrum, value: float, x: Array, bound: float) -> None:
     """Compare a vector with the eigenvector whose eigenvalue is nearest."""
     near = int(np.argmin(np.abs(truth.values - value)))
     rest = np.delete(np.arange(truth.d), near)
-    apart = float(np.abs(truth.values[rest] - truth.values[near]).min()) if rest.size else math.inf
-    doubt = 4.0 * truth.doubt / apart if apart > 8.0 * truth.doubt else math.inf
-    trial.claim("angle of one vector", tangent(truth.vectors[:, [near]], truth.vectors[:, rest], x), bound, doubt)
+    gap = float(np.abs(truth.values[rest] - truth.values[near]).min()) if rest.size else math.inf
+    error_bound = 4.0 * truth.error_bound / gap if gap > 8.0 * truth.error_bound else math.inf
+    trial.claim("angle of one vector", tangent(truth.vectors[:, [near]], truth.vectors[:, rest], x), bound, error_bound)
 
 
 def _svd(trial: Trial) -> None:
@@ -112,13 +112,13 @@ def _svd(trial: Trial) -> None:
     truth = of_rows(rows.dense if partition == "rows" else rows.dense.T)
     trial.status = found.status.code
     trial.proven = found.status.ok and math.isfinite(found.certificate.angle)
-    check_status(trial, found.status, truth, k, tol, found.common)
+    check_status(trial, found.status, truth, k, tol, found.shared_vectors)
     sigma = np.sqrt(np.maximum(truth.values[:k], 0)).astype(np.float64)
     if found.status.ok:
         certificate = found.certificate
         if math.isfinite(certificate.angle) and certificate.averaging_ok:
-            true = tangent(truth.top(k), truth.vectors[:, k:], found.common)
-            trial.claim("angle", true, certificate.angle, truth.angle_doubt(k))
+            true = tangent(truth.top(k), truth.vectors[:, k:], found.shared_vectors)
+            trial.claim("angle", true, certificate.angle, truth.angle_error_bound(k))
         slack = 1e3 * _EPS + (certificate.angle**2 if math.isfinite(certificate.angle) else 0.0)
         trial.claim("singular value", float(np.abs(found.values - sigma).max() / sigma[0]), slack, 1e-17)
 
@@ -155,7 +155,7 @@ def _graph_matrix(W: Array, matrix: str) -> npt.NDArray[np.longdouble]:
 def _graph(trial: Trial) -> None:
     W, blocks, place = _random_graph(trial)
     n = len(W)
-    matrix: Matrix = trial.one_of("laplacian", "normalized", "adjacency")
+    matrix: GraphMatrix = trial.one_of("laplacian", "normalized", "adjacency")
     which: Literal["smallest", "largest"] = trial.one_of("smallest", "largest")
     k = int(trial.rng.integers(1, min(n, 7)))
     tol = 10.0 ** trial.rng.uniform(-12, -6)
@@ -178,15 +178,18 @@ def _graph(trial: Trial) -> None:
     X = graphs.gather_parts(blocks, found.vectors)
     if found.proven:
         true = tangent(truth.top(k), truth.vectors[:, k:], X)
-        doubt = 4.0 * truth.doubt / gap if gap > 8.0 * truth.doubt else math.inf
-        trial.claim("sine", math.sin(math.atan(true)), found.error, doubt)
+        error_bound = 4.0 * truth.error_bound / gap if gap > 8.0 * truth.error_bound else math.inf
+        trial.claim("sine", math.sin(math.atan(true)), found.error, error_bound)
     off = np.abs(found.values - truth.values[:k]).astype(np.float64)
     if found.proven:
         trial.claim(
-            "eigenvalue", float(off.max()) / size, float(found.residuals.max()) / size + 64.0 * _EPS, truth.doubt / size
+            "eigenvalue",
+            float(off.max()) / size,
+            float(found.residuals.max()) / size + 64.0 * _EPS,
+            truth.error_bound / size,
         )
         beyond = float(truth.values[k] - found.next_bound) * (1.0 if which == "largest" else -1.0)
-        trial.claim("next eigenvalue", max(beyond, 0.0) / size, 0.0, truth.doubt / size)
+        trial.claim("next eigenvalue", max(beyond, 0.0) / size, 0.0, truth.error_bound / size)
 
 
 def _lambda2(trial: Trial) -> None:
@@ -197,8 +200,8 @@ def _lambda2(trial: Trial) -> None:
     trial.status, trial.proven = ("proven" if found.proven else "not proven"), found.proven
     trial.fact("wrong number of agents", found.n_agents == place.n_agents)
     if found.proven:
-        trial.claim("λ₂", float(abs(found.lambda2 - truth.values[1])), found.error + 1e-10, truth.doubt)
-        trial.claim("λ_min", float(abs(found.lambda_min - truth.values[-1])), found.error + 1e-10, truth.doubt)
+        trial.claim("λ₂", float(abs(found.lambda2 - truth.values[1])), found.error + 1e-10, truth.error_bound)
+        trial.claim("λ_min", float(abs(found.lambda_min - truth.values[-1])), found.error + 1e-10, truth.error_bound)
 
 
 def _clusters(trial: Trial) -> None:
@@ -215,16 +218,16 @@ def _clusters(trial: Trial) -> None:
     if pairs.proven:
         X = points * np.sqrt(W.sum(axis=1))[:, None]
         gap = float(truth.values[k] - truth.values[k - 1])
-        doubt = 4.0 * truth.doubt / gap if gap > 8.0 * truth.doubt else math.inf
+        error_bound = 4.0 * truth.error_bound / gap if gap > 8.0 * truth.error_bound else math.inf
         true = tangent(truth.top(k), truth.vectors[:, k:], X)
-        trial.claim("sine", math.sin(math.atan(true)), pairs.error + 64.0 * _EPS, doubt)
+        trial.claim("sine", math.sin(math.atan(true)), pairs.error + 64.0 * _EPS, error_bound)
     centres = np.stack([points[labels == c].mean(axis=0) if (labels == c).any() else points[0] for c in range(k)])
     inertia = float(np.square(points - centres[labels]).sum())
     whole = float(np.square(points).sum())
     trial.claim("inertia", abs(inertia - found.inertia) / whole, 1e-12)
-    apart = np.square(points[:, None] - centres).sum(axis=-1)
+    distances = np.square(points[:, None] - centres).sum(axis=-1)
     trial.claim(
         "a node is nearer to another centre",
-        float((apart[np.arange(n), labels] - apart.min(axis=1)).max()) / whole,
+        float((distances[np.arange(n), labels] - distances.min(axis=1)).max()) / whole,
         1e-12,
     )

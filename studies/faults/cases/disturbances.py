@@ -67,7 +67,7 @@ def slow_peer(scale: Scale) -> CaseResult:
         fleet.wait(LIMIT)
         step_seconds.append(_seconds_per_step(fleet))
 
-    setup = Setup(seed=710, gap=0.3)
+    setup = Setup(seed=710, eigenvalue_ratio=0.3)
     verdicts = [run_fleet(scale.folder / "slow", setup, undisturbed, expect_all_finish)]
 
     def slow(fleet: Fleet) -> None:
@@ -121,7 +121,9 @@ def disks(scale: Scale) -> CaseResult:
                 verdict.problems.append("no warning that checkpoints cannot be written")
 
         try:
-            verdicts.append(run_fleet(scale.folder / "disk", Setup(seed=800 + number, gap=0.7), act, expect))
+            verdicts.append(
+                run_fleet(scale.folder / "disk", Setup(seed=800 + number, eigenvalue_ratio=0.7), act, expect)
+            )
         except _MountFailed as why:
             skipped.append(f"skipped on this machine: {kind} ({why})")
     figures = "; ".join([f"warning logged in {warned} of {len(verdicts)} runs", *skipped])

@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deepca.sites.pki.authority import Authority, read_issued
-from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import build_request, pem
+from deepca.sites.pki.issued import read_issued
 from deepca.sites.pki.keys import fingerprint, new_key
-from deepca.sites.pki.revocation import RevocationList, load_list
+from deepca.sites.pki.revocation import RevocationList, load_revocation_list
 from studies.faults.faulty_agent import DIFFERS
 from studies.faults.fleet import Fleet, Hung, Setup, Verdict
 from studies.faults.harness import LIMIT, CaseResult, Scale, expect_codes, run_fleet, summarise
@@ -87,18 +88,18 @@ def requests(scale: Scale) -> CaseResult:
             shown = "".join(ended.stderr.split())  # without the line breaks of the terminal
             return _Attack(name, "" if cause in shown and site in shown else f"cause not named: {ended.stderr}")
 
-        (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, asked := new_key())))
+        (fleet.folder / "request.csr").write_bytes(pem(build_request("s0", network, asked := new_key())))
         genuine = fingerprint(asked)
         serial = read_issued(kits / "authority")[0].serial
         attacks = [
             attempt("a second certificate for a site", "--fingerprint", genuine, cause=serial),
             attempt("a request whose fingerprint was not compared", cause=genuine),
         ]
-        (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, swapped := new_key())))
+        (fleet.folder / "request.csr").write_bytes(pem(build_request("s0", network, swapped := new_key())))
         attacks.append(
             attempt("a swapped request", "--renew", "--fingerprint", genuine, cause=fingerprint(swapped)),
         )
-        stranger = request("s9", network, stranger_key := new_key())
+        stranger = build_request("s9", network, stranger_key := new_key())
         (fleet.folder / "request.csr").write_bytes(pem(stranger))
         given = ("--fingerprint", fingerprint(stranger_key))
         attacks.append(attempt("a site outside the network", *given, cause="s9", site="s9"))
@@ -132,8 +133,8 @@ def lists(scale: Scale) -> CaseResult:
     return _summarise_attacks("revocation lists", attacks, tracebacks)
 
 
-def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], None]) -> str:
-    """Check that an agent that has used list 2 does not start with a spoilt one; return what went wrong."""
+def _refuses_to_start(fleet: Fleet, reason: str, damage: Callable[[Fleet, Path], None]) -> str:
+    """Check that an agent that has used revocation list 2 does not start after ``damage``; return what went wrong."""
     before = fleet.folder / "before.pem"
     shutil.copy(fleet.kit(1) / "revoked.pem", before)
     _authority(fleet).reissue()
@@ -141,7 +142,7 @@ def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], 
     fleet.start(1)
     fleet.wait_until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
     fleet.kill(1)
-    spoil(fleet, before)
+    damage(fleet, before)
     fleet.start(1)
     fleet.wait(LIMIT, [1])
     ends = fleet.events(1, "end")
@@ -209,7 +210,7 @@ def _send_forged_list(fleet: Fleet) -> str:
 
 
 def _list_number(fleet: Fleet, site: int) -> int:
-    found = load_list(fleet.kit(site) / "revoked.pem", _authority(fleet).certificate)
+    found = load_revocation_list(fleet.kit(site) / "revoked.pem", _authority(fleet).certificate)
     return 0 if found is None else found.number
 
 
@@ -232,7 +233,7 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
         await call.write(handshake.challenge().SerializeToString())
         proof = handshake.proof(wire.Frame.FromString(await asyncio.wait_for(call.read(), 5.0)))
         await call.write(proof.SerializeToString())
-        await asyncio.wait_for(call.read(), 5.0)  # its Proof
+        await asyncio.wait_for(call.read(), 5.0)  # the Proof of s1
         await call.write(wire.Frame(revocations=wire.Revocations(list=der)).SerializeToString())
         while await asyncio.wait_for(call.read(), 10.0) is not grpc.aio.EOF:
             pass
@@ -255,7 +256,7 @@ def revoked_site(scale: Scale) -> CaseResult:
 
 
 def _setup(run: int) -> Setup:
-    return Setup(agents=4, on_loss="shrink", patience=2.0, gap=0.8, seed=990 + run)
+    return Setup(agents=4, on_loss="shrink", patience=2.0, eigenvalue_ratio=0.8, seed=990 + run)
 
 
 def _before_a_run(scale: Scale, run: int) -> Verdict:

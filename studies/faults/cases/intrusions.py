@@ -12,7 +12,7 @@ import numpy as np
 from studies.faults.certificate_faults import CALLERS, LISTENERS, NO_FAULT, Attempt, call_with, listen_with
 from studies.faults.faulty_agent import AgentFaults
 from studies.faults.fleet import Fleet, Setup, Verdict, start_process
-from studies.faults.footprint import resident
+from studies.faults.footprint import memory_of
 from studies.faults.harness import (
     LIMIT,
     CaseResult,
@@ -47,7 +47,7 @@ def frames(scale: Scale) -> CaseResult:
         out = fleet.folder / "sent.json"
         intruder = start_process(send_bad_frames, fleet.kit(guest) / "site.toml", fleet.names[target], wanted, 1, out)
         while intruder.exitcode is None and fleet.alive(target):
-            memory.append(resident(fleet.processes[target].pid))
+            memory.append(memory_of(fleet.processes[target].pid))
             time.sleep(0.1)
         if out.exists():
             sent.update(json.loads(out.read_text(encoding="utf-8")))
@@ -72,7 +72,13 @@ def frames(scale: Scale) -> CaseResult:
             verdict.problems.append(f"{answered} connections that sent random bytes got an answer")
 
     setup = Setup(
-        guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(12, 3) / 10.0, deadline=300.0
+        guest=True,
+        on_loss="shrink",
+        patience=2.0,
+        seed=950,
+        eigenvalue_ratio=0.7,
+        pause=scale.choose(12, 3) / 10.0,
+        deadline=300.0,
     )
     verdict = run_fleet(scale.folder / "frames", setup, act, expect)
     # during the first tenth, buffers and caches fill up

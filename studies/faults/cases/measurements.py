@@ -36,16 +36,16 @@ def memory(scale: Scale) -> CaseResult:
         return summarise(case, done, [verdict])
     real, one = found
     degree = 2
-    allowed, above = 100.0 + (degree + 6) * message, real.most - data
+    allowed, above = 100.0 + (degree + 6) * message, real.peak - data
     if not above <= allowed:
         verdict.problems.append(f"{above:.0f} MB in addition to the rows, above the limit of {allowed:.0f} MB")
-    share = (one.most - one.before) / agents
-    added = (real.most - real.before - share) / message
+    share = (one.peak - one.before) / agents
+    added = (real.peak - real.before - share) / message
     figures = (
         f"at most {above:.0f} MB per agent in addition to its rows, including the interpreter ({real.before:.0f} MB); "
-        f"limit 100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. The algorithm and its certificate take "
-        f"{share - data:.0f} MB "
-        f"of it, measured in one process without a network; network and checkpoints add {added:.1f} messages"
+        f"limit 100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. Of the {above:.0f} MB, the algorithm and its "
+        f"certificate take {share - data:.0f} MB (measured in one process without a network); the network and "
+        f"checkpoints add {added:.1f} times the size of a message"
     )
     return summarise(case, done, [verdict], figures)
 

@@ -150,7 +150,9 @@ def all_killed(scale: Scale) -> CaseResult:
             fleet.wait(LIMIT)
             resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
 
-        verdicts.append(run_fleet(scale.folder / "all", Setup(seed=300 + number, gap=0.7), act, expect_all_finish))
+        verdicts.append(
+            run_fleet(scale.folder / "all", Setup(seed=300 + number, eigenvalue_ratio=0.7), act, expect_all_finish)
+        )
     figures = f"resumed from iteration {', '.join(map(str, resumed))}"
     return summarise("all killed", "SIGKILL of all 10 at once, all restarted", verdicts, figures)
 
@@ -206,7 +208,7 @@ def frozen_too_long(scale: Scale) -> CaseResult:
         fleet.signal(4, signal.SIGCONT)
         fleet.wait(LIMIT)
 
-    setup = Setup(on_loss="shrink", patience=patience, seed=401, gap=0.85, pause=0.2)
+    setup = Setup(on_loss="shrink", patience=patience, seed=401, eigenvalue_ratio=0.85, pause=0.2)
     verdict = run_fleet(scale.folder / "rejoin", setup, act, expect_all_finish)
     first = min(counted, default=float("inf"))
     if not first <= patience + 2.0:
@@ -228,7 +230,7 @@ def rejoin(scale: Scale) -> CaseResult:
         fleet.start(7)
         fleet.wait(LIMIT)
 
-    setup = Setup(on_loss="shrink", patience=2.0, seed=402, gap=0.85, pause=0.2)
+    setup = Setup(on_loss="shrink", patience=2.0, seed=402, eigenvalue_ratio=0.85, pause=0.2)
     verdict = run_fleet(scale.folder / "rejoin", setup, act, expect_all_finish)
     done = "SIGKILL of 1 of 10, restarted once the others continue without it; `shrink`, patience 2 s"
     return summarise("killed, left out, returned", done, [verdict], f"{verdict.epochs} epochs, the last with all 10")
@@ -341,7 +343,9 @@ def deadline(scale: Scale) -> CaseResult:
         fleet.wait(LIMIT)
         resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
 
-    verdict = run_fleet(scale.folder / "deadline", Setup(deadline=20.0, seed=600, gap=0.7), act, expect_all_finish)
+    verdict = run_fleet(
+        scale.folder / "deadline", Setup(deadline=20.0, seed=600, eigenvalue_ratio=0.7), act, expect_all_finish
+    )
     if not resumed or max(resumed) < 1:
         verdict.problems.append(f"resumed from iterations {resumed}")
     done = "1 of 10 killed, deadline 20 s; then all restarted"

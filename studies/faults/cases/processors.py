@@ -67,8 +67,8 @@ def run_with(folder: Path, problem: Problem, kernels: tuple[str, ...], agents: i
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         expect_all_finish(fleet, verdict)
         ends = [one for site in range(agents) for one in fleet.events(site, "end")]
-        if (own := sum(bool(one.get("own")) for one in ends)) != agents:
-            verdict.problems.append(f"only {own} of {agents} sites compared and signed the result")
+        if (compared := sum(bool(one.get("compared")) for one in ends)) != agents:
+            verdict.problems.append(f"only {compared} of {agents} sites compared and signed the result")
 
     setup = Setup(
         agents=agents,
