@@ -37,7 +37,8 @@ inside = sum(int(block.weights[:, : block.nodes.size].nnz) for block in blocks)
 print(
     f"{len(points)} points at {topology.n_agents} agents, {topology.n_edges} links between them; "
     f"{weights.nnz // 2} edges, {(weights.nnz - inside) // 2} of them between agents\n"
-    f"λ₂ = {connectivity:.12f}, eigenvector accurate to {found.eigenpairs.error:.0e} (proven), "
+    f"λ₂ = {connectivity:.12f}\n"
+    f"clustering: eigenvectors accurate to {found.eigenpairs.error:.0e} (proven), "
     f"{found.eigenpairs.products} rounds with neighbours\n"
     f"adjusted Rand index against scikit-learn's SpectralClustering of the pooled graph: "
     f"{adjusted_rand_score(pooled.labels_, labels):.3f}"

@@ -29,9 +29,9 @@ class CovarianceState(State):
     S : ndarray of shape (*B, d, k)
         ``A W`` with the W of the previous step.
     A : ndarray of shape (d, d)
-        Mean of all ``A_j``; shape (0, 0) before the first step.
+        Mean of all ``A_j``; shape (0, 0) before the first step and after a restart.
     gap : float, optional
-        ``1 − λ_{k+1}/λ_k`` as computed by the leader; None before the first step.
+        ``1 − λ_{k+1}/λ_k`` as computed by the leader; None while A is empty.
     """
 
     A: Array

@@ -80,13 +80,13 @@ class Command(TyperCommand):
         ctx.meta[_AS_TYPED] = given
         try:
             return list(super().parse_args(ctx, args))
-        except _Mistake:
+        except _UsageError:
             raise
         except typer.BadParameter as error:
             text = None if error.param is None else self._mistake(ctx, error.param, given)
             if text is None:
                 raise
-            raise _Mistake(text, ctx=ctx, param=error.param) from None
+            raise _UsageError(text, ctx=ctx, param=error.param) from None
 
     def _mistake(self, ctx: Any, param: Any, given: dict[str, Any]) -> str | None:
         """Describe a missing or unusable value of a parameter; None if neither its type nor its absence explains it."""
@@ -123,7 +123,7 @@ class Command(TyperCommand):
         times = Counter(id(param) for param in order)
         for param in order:
             if times[id(param)] > 1 and _holds_one_value(param):
-                raise _Mistake(f"{_name(param)}: given more than once; give it once", ctx=ctx, param=param)
+                raise _UsageError(f"{_name(param)}: given more than once; give it once", ctx=ctx, param=param)
 
     # ----------------------------------------------------------------------------------------------------------- help
 
@@ -166,8 +166,8 @@ class Command(TyperCommand):
                 formatter.write_text("\b\n" + "\n".join(lines))
 
 
-class _Mistake(typer.BadParameter):
-    """A mistake in the words of a command, reported in the format of all other errors."""
+class _UsageError(typer.BadParameter):
+    """A usage error, reported in the same format as all other errors."""
 
     def show(self, file: Any = None) -> None:
         """Print the message on standard error."""

@@ -1,6 +1,7 @@
-"""Read the rows of the local agents once, and build the operators ``A_j`` from them.
+"""Compute the moments of the local agents' rows in one pass, and build the operators ``A_j``.
 
-Nothing here uses a network: moments are computed from local rows, operators from statistics agreed on before.
+Nothing here uses a network: moments need only local rows, and operators use statistics that the agents have already
+agreed on.
 """
 
 from __future__ import annotations

@@ -212,7 +212,9 @@ def _moments(source: Source, weights: Array | None, *, scatter: bool, on_rows: C
         column = int(np.flatnonzero(~np.isfinite(found.squares))[0])
         name = column if source.columns is None else source.columns[column]
         raise DataError(
-            f"{source.name}: the squares of column {name!r} overflow; scale the data", file=source.file, column=name
+            f"{source.name}: the squares of column {name!r} overflow; divide the data by a large power of ten",
+            file=source.file,
+            column=name,
         )
     return found
 
@@ -316,7 +318,8 @@ def _not_finite(source: Source, block: Block, first: int) -> DataError:
     places = np.argwhere(~np.isfinite(values))
     if not len(places):
         return DataError(
-            f"{source.name}: the sum of its values, or of its weights, is not finite; scale the data and the weights",
+            f"{source.name}: the sum of its values, or of its weights, is not finite; divide the data or the weights "
+            "by a large power of ten",
             agent=source.agent,
             file=source.file,
         )

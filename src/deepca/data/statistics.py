@@ -188,7 +188,8 @@ def _overflow_of(column: int) -> PooledDataError:
     """Return the error for a column whose sum of squares overflows."""
     column = int(column)
     return PooledDataError(
-        f"the squares of column {column} overflow when summed over all agents; scale the data", column=column
+        f"the squares of column {column} overflow when summed over all agents; divide the data by a large power of ten",
+        column=column,
     )
 
 

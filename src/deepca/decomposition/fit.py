@@ -309,7 +309,7 @@ def _check_enough_rows(totals: PooledStatistics, settings: Settings) -> None:
     if totals.constant.all() and (settings.center or not totals.mean.any()):
         raise PooledDataError(
             f"all {totals.n_rows} rows are equal, or differ too little to square, so their variance is zero; check the "
-            "data"
+            "data, or multiply them by a large power of ten"
             if settings.center
             else f"all {totals.n_rows} rows are zero; check the data"
         )

@@ -218,7 +218,7 @@ class BadArray(PeerFault):
 
 
 class DisputedResult(PeerFault):
-    """A site proposed or signed a result other than the computed one; nothing is written."""
+    """A site proposed or signed a result that is wrong or invalid; this site writes no result."""
 
 
 class FrameError(NetworkError):

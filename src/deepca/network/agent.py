@@ -230,7 +230,8 @@ class AgentNetwork(Network):
         """Return the error for an array that is not finite; sending it would make its receiver blame this agent."""
         return NotFiniteError(
             f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
-            "sums overflow, or the mixer diverges; scale the data down, or use a mixer that contracts on this network",
+            "sums overflow, or the mixer diverges; divide the data by a large power of ten, or use a mixer that "
+            "contracts on this network",
             agent=self.agent,
             index=int(np.flatnonzero(~np.isfinite(payload.ravel()))[0]),
             phase=self._phase,

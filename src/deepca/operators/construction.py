@@ -80,7 +80,8 @@ def from_rows(
         stack = np.stack([gram_of(X, c) for X, c in zip(blocks, scales, strict=True)])
         for j, A in enumerate(stack):
             if not np.isfinite(A).all():
-                raise DataError(f"agent {j}: the products of its rows overflow; scale the data", agent=j)
+                message = f"agent {j}: the products of its rows overflow; divide the data by a large power of ten"
+                raise DataError(message, agent=j)
         formed = rows_rounding(blocks, scales, NO_PREPARATION, (len(blocks),))
         return Covariances(stack, workers=workers, row_counts=row_counts(blocks, (len(blocks),)), formed=formed)
     if all(is_sparse):

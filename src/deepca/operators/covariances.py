@@ -21,7 +21,7 @@ class RereadableRows(Protocol):
     """Rows behind explicit matrices, to be read again where products with the matrices are not accurate enough."""
 
     def scatters(self, V: Array) -> Array:
-        """Return the ``A_j`` of the rows with span V projected out, of shape ``(agents, d, d)``."""
+        """Return the ``A_j``, ``(agents, d, d)``, of the rows without their components in the span of V."""
         ...
 
     def grams(self, V: Array) -> Array:

@@ -221,10 +221,12 @@ def _check_finite(S: Array) -> None:
     """Raise NotFiniteError, naming agents with NaN or Inf, unless S is finite."""
     bad = ~np.isfinite(S).all(axis=(-2, -1))
     if bad.any():
-        where = f" at agent {', '.join(map(str, np.flatnonzero(bad)[:5]))}" if bad.ndim else ""
+        agents = np.flatnonzero(bad).tolist() if bad.ndim else []
+        where = f" at agent {', '.join(map(str, agents[:5]))}" if agents else ""
         raise NotFiniteError(
             f"S is no longer finite{where}: the products A_j W overflow or the mixing diverges; "
-            "scale the data, or use a mixer that contracts on this network"
+            "divide the data by a large power of ten, or use a mixer that contracts on this network",
+            agent=agents[0] if agents else None,
         )
 
 

@@ -157,10 +157,10 @@ def why_not_finite(S: Array) -> str:
     """Return the likely cause of non-finite numbers, and what to do; S are the last finite products."""
     size = float(np.abs(S).max(initial=0.0))
     if 0.0 < size < UNDERFLOW:
-        return f"the products A_j W underflow (the largest is {size:.1e}); scale the data up"
+        return f"the products A_j W underflow (the largest is {size:.1e}); multiply the data by a large power of ten"
     return (
-        "the products A_j W overflow, or the mixer does not contract; scale the data down, or use a mixer that "
-        "contracts on this network"
+        "the products A_j W overflow, or the mixer does not contract; divide the data by a large power of ten, or use "
+        "a mixer that contracts on this network"
     )
 
 

@@ -131,7 +131,7 @@ class Status:
         return self.code in _USABLE
 
     def __str__(self) -> str:
-        """Return the code and the advice; only the advice if it begins with the code."""
+        """Return the code and the advice; for NOT_UNIQUE only the advice, which already says so."""
         if self.code == StatusCode.NOT_UNIQUE:
             return self.advice
         return f"{self.code.replace('_', ' ')}: {self.advice}"

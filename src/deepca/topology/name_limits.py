@@ -8,7 +8,7 @@ from deepca.errors import TopologyError
 
 __all__ = ["check_links", "check_pairs", "check_time_varying_size"]
 
-_MAX_TIME_VARYING_AGENTS = 1000  # measuring how fast a network mixes multiplies the weight matrices of many rounds
+_MAX_TIME_VARYING_AGENTS = 1000  # measuring the mixing rate requires products of the weight matrices of many rounds
 _MAX_LINKS = 5_000_000  # building as many takes a few gigabytes; a larger number is probably a typo
 _PAIRS_PER_LINK = 4  # ordered pairs of agents whose drawing takes as much memory as building one link
 

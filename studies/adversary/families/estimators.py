@@ -218,7 +218,7 @@ def _labels(rng: np.random.Generator, n: int, m: int) -> npt.NDArray[np.int64]:
 
 
 def _check_share(trial: Trial, truth: Spectrum, wanted: float, found: int, total: float) -> None:
-    """Check that the number of components is the smallest that exceeds the wanted share, except near a tie."""
+    """Check that no fewer components explain more than the wanted share of variance, except near a tie."""
     share = np.cumsum(truth.values).astype(np.float64) / total
     near = np.abs(share - wanted).min() < 1e-9
     needed = int(np.searchsorted(share, wanted, side="right")) + 1

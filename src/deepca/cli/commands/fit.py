@@ -91,7 +91,8 @@ _MaxIterOption = Annotated[
     typer.Option(
         metavar="N",
         rich_help_panel=ALGORITHM,
-        help="Maximum number of iterations of each search; small components may need further searches.",
+        help="Maximum number of iterations of each run of the algorithm; components with small variance "
+        "may need further runs.",
     ),
 ]
 _RoundsOption = Annotated[

@@ -137,7 +137,10 @@ _RowsPerAgentOption = Annotated[
 _SeedOption = Annotated[
     int,
     typer.Option(
-        min=0, metavar="N", rich_help_panel=ALGORITHM, help="Seed of the starting point, losses, jitter and stalls."
+        min=0,
+        metavar="N",
+        rich_help_panel=ALGORITHM,
+        help="Seed of the starting point, losses, jitter, stalls and Gaussian rows.",
     ),
 ]
 _ExampleOption = Annotated[

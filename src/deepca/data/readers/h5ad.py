@@ -135,8 +135,9 @@ def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
     rows, columns = (int(size) for size in shape)
     if len(item["indptr"]) != (rows if form == "csr" else columns) + 1:
         raise DataError(
-            f"{name}: {item.name!r} has shape {rows} × {columns}, but its pointers are for "
-            f"{len(item['indptr']) - 1} {'rows' if form == 'csr' else 'columns'}; save it again",
+            f"{name}: {item.name!r} has shape {rows} × {columns}, but its indptr is for "
+            f"{len(item['indptr']) - 1} {'rows' if form == 'csr' else 'columns'}; "
+            "write the file again from the original data",
             file=name,
             value=(rows, columns),
         )

@@ -267,7 +267,7 @@ class _Checkpointer(CheckpointObserver):
         return ResumePoint(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, data: LocalData, settings: Any, /) -> Self:
-        """Return this object: where to resume was agreed when the plan was entered."""
+        """Return this object; the members have already agreed on where to resume (:meth:`enter`)."""
         return self
 
     def resume_point(self) -> ResumePoint | None:

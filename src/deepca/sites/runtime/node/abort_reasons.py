@@ -32,7 +32,7 @@ class AbortReasons:
         self._culprit: PeerFault | None = None  # about a site that has signed an invalid record
         self._misconfiguration: InvalidInput | None = None
         self._strangers: set[int] = set()  # neighbours that belong to another network
-        # when a site first reported an error with a plan that all members should find
+        # by site and plan: when this site first heard of an error that every member should find
         self._gave_up: dict[tuple[int, bytes], float] = {}
 
     # -------------------------------------------------------------------------------------------------------- reporting
