@@ -105,12 +105,13 @@ def test_old_names_of_public_objects_warn_and_work() -> None:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         assert getattr(deepca.operators, "PerAgent") is deepca.operators.MixedOperator  # noqa: B009
+        assert getattr(deepca.planning, "Link") is deepca.planning.LinkSpeed  # noqa: B009
         assert error.discreet == "not a number"
         assert getattr(graph, "limit") is graph.stationary_distribution  # noqa: B009
         assert getattr(network, "leads") is network.is_leader_local  # noqa: B009
         assert getattr(varying, "keeps") is varying.preserves_sum  # noqa: B009
         assert getattr(varying, "one_way") is varying.needs_push_sum  # noqa: B009
-    assert [(one.category, one.filename) for one in heard] == [(DeprecationWarning, __file__)] * 6
+    assert [(one.category, one.filename) for one in heard] == [(DeprecationWarning, __file__)] * 7
 
 
 def test_old_names_of_attributes_warn_and_work() -> None:

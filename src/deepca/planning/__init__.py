@@ -29,4 +29,4 @@ __all__ = [
     "simulate",
 ]
 
-__getattr__ = renamed_names(__name__, METHODS="PLANNED_ALGORITHMS")
+__getattr__ = renamed_names(__name__, Link="LinkSpeed", METHODS="PLANNED_ALGORITHMS")

@@ -106,7 +106,7 @@ def run(
 
       0    a result was written
       1    the result is not usable, or the run failed
-      2    a mistake at this site, or a setting that differs from that of the other sites
+      2    a mistake at this site, or a setting that differs between sites
       3    unfinished at the deadline
       4    the other sites have a result without the rows of this site
       130  stopped by Ctrl-C or SIGTERM; the same command resumes

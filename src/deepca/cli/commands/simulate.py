@@ -72,8 +72,8 @@ _LinksOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=ALGORITHM,
-        help="CSV file of the links, with the columns from, to, latency_ms, mbit_per_s and optionally loss, jitter_ms. "
-        "Required unless --example is given.",
+        help="CSV file of the links, with the columns from, to, latency_ms and mbit_per_s, and optionally loss and "
+        "jitter_ms. Required unless --example is given.",
     ),
 ]
 _MachinesOption = Annotated[
@@ -81,7 +81,7 @@ _MachinesOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=ALGORITHM,
-        help="CSV file of the agents, with the columns agent and optionally slowdown, stall, stall_ms, "
+        help="CSV file of the agents, with the column agent, and optionally slowdown, stall, stall_ms and "
         "uplink_mbit_per_s.",
     ),
 ]
