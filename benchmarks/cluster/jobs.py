@@ -149,7 +149,9 @@ def mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise NoLauncher("mpiexec not found; install deepca[mpi] or an MPI library")
+        raise NoLauncher(
+            "mpiexec not found beside this Python or on PATH; pip install 'deepca[mpi]', or install an MPI library"
+        )
     return found
 
 

@@ -44,7 +44,7 @@ tree sweep = product(r) + track(n) + 2⌈log₂ P⌉ · (call(n) + message(n) + 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted iterations on side × side ranks, and the rounds of gossip."""
+    """Predicted cost of an iteration on side × side ranks, by way of averaging; ``rounds`` is K on the torus."""
 
     side: int
     rounds: int

@@ -603,6 +603,16 @@ def test_files_without_eigenvalues_are_rejected(tmp_path: Path) -> None:
     for name in ("words.txt", "broken.npy", "names.npy"):
         with raises(DataError, file=str(tmp_path / name)):
             read_eigenvalues(tmp_path / name)
+    (tmp_path / "typo.txt").write_text("3, 2\n# more\n1, l.5\n")
+    with raises(DataError, file=str(tmp_path / "typo.txt"), line=3, value="l.5"):
+        read_eigenvalues(tmp_path / "typo.txt")
+    np.save(tmp_path / "objects.npy", np.array([1.0, None]), allow_pickle=True)
+    with pytest.raises(DataError) as caught:
+        read_eigenvalues(tmp_path / "objects.npy")
+    assert "pickle" not in str(caught.value)
+    (tmp_path / "latin.txt").write_bytes(b"3.0 \xe9\n")
+    with raises(DataError, file=str(tmp_path / "latin.txt")):
+        read_eigenvalues(tmp_path / "latin.txt")
     with pytest.raises(FileNotFoundError):
         read_eigenvalues(tmp_path / "none.txt")
 

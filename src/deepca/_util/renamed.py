@@ -189,7 +189,7 @@ def renamed_attributes(**names: str) -> Callable[[type[T]], type[T]]:
 
 
 def _lookup(instance: Any, name: str) -> Any:
-    """Return an attribute by its old name, with a warning."""
+    """Return an attribute by its old name, with a warning; raise AttributeError for any other name."""
     cls = type(instance)
     if name not in cls._renamed:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")

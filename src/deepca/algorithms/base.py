@@ -196,7 +196,10 @@ class Decentralized:
         return TrackedState(0, W, S=np.zeros_like(W), AW=np.zeros_like(W))
 
     def with_operator(self, A: OperatorLike) -> Self:
-        """Return this method with other ``A_j``, which can continue from the same State."""
+        """Return this method with other ``A_j``, which can continue from the same State.
+
+        Raises DataError if their d differs, or if they do not match the network.
+        """
         other = copy(self)
         other.A = matching_operator(A, self.network)
         if other.A.d != self.A.d:
@@ -260,7 +263,10 @@ def chebyshev_growth(above: float, edge: float) -> float:
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:
-    """Return A as an Operator of the network's local agents, which are selected if A has the ``A_j`` of all agents."""
+    """Return A as an Operator of the network's local agents, which are selected if A has the ``A_j`` of all agents.
+
+    Raises ParameterError if ``network`` is not a Network, and DataError if A has another number of ``A_j``.
+    """
     if not isinstance(network, Network):
         raise ParameterError("network", network, "expected a network, such as deepca.SimulatedNetwork(topology)")
     operator = operator_from(A, int(network.local.reshape(-1)[0]))
@@ -280,7 +286,10 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
 
 
 def local_starts(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
-    """Return W⁰, or another W of shape ``(d, k)`` or ``(*B, d, k)``, for every local agent."""
+    """Return W⁰, or another W of shape ``(d, k)`` or ``(*B, d, k)``, for every local agent.
+
+    Raises StartError if W has any other shape, or columns that are not orthonormal.
+    """
     start = W0 if W is None else np.asarray(W, dtype=np.float64)
     if start.shape not in (W0.shape, (*network.batch, *W0.shape)):
         raise StartError(

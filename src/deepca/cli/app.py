@@ -190,7 +190,7 @@ _RealOption = Annotated[
     typer.Option(
         "--real",
         rich_help_panel=ALGORITHM,
-        help="Run each agent in its own process, with real connections, and with the default algorithm only.",
+        help="Run only the default algorithm, with one process per agent and real connections between them.",
     ),
 ]
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -203,7 +204,7 @@ def message_for(error: DeepcaError | OSError) -> str:
             text = f"{error.spec}: the number of agents is missing; write {error.suggestions[0]}, or give --agents"
         return text if option is None else f"{option} {text}"
     option = options.get(error.parameter or "")
-    if option is None or option in text or not isinstance(error.value, int | float | str):
+    if option is None or option in text or not isinstance(error.value, int | float | str) or not _has_value(option):
         return text
     return f"{option} {_as_typed(error)}: {text}"
 
@@ -229,7 +230,8 @@ def _as_typed(error: InvalidInput) -> object:
         value = typed.get(name)
         if isinstance(value, str):
             converted = ctx.params.get(name)
-            if type(converted) is type(error.value) and converted == error.value:
+            from_file = isinstance(converted, Path)  # then the error is about the content of the file
+            if from_file or (type(converted) is type(error.value) and converted == error.value):
                 return value
     return error.value
 
@@ -260,6 +262,13 @@ def _options() -> dict[str, str]:
     params = {} if ctx is None else {param.name: param for param in ctx.command.get_params(ctx)}
     named = {name: _name(param) for name, param in params.items()}
     return {**{name: named[own] for name, own in _PARAMETERS.items() if own in named}, **named}
+
+
+def _has_value(option: str) -> bool:
+    """Return whether an option of the running command was given, or has a default."""
+    ctx = _running.get()
+    params = {} if ctx is None else {_name(param): ctx.params.get(param.name) for param in ctx.command.get_params(ctx)}
+    return params.get(option) is not None
 
 
 def _is_first_rank() -> bool:

@@ -35,6 +35,13 @@ def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
         Whether to prompt for it, twice, if neither the file nor the environment provides it.
     file : Path or None
         File that contains it.
+
+    Raises
+    ------
+    EnrolmentError
+        If the passphrase is too short or too long, or cannot be asked for without a terminal.
+    InvalidInput
+        If the file is missing, cannot be read, or can be read by other users.
     """
     given = _read(file)
     if given is None and ask:

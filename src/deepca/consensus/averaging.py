@@ -26,7 +26,7 @@ __all__ = [
     "average_and_derive",
     "common_average",
     "common_average_and_derive",
-    "messages_lost",
+    "messages_lost_error",
 ]
 
 MAX_CONTROL_ERROR = 1e-11
@@ -275,11 +275,11 @@ def _common(network: Network, x: Array) -> AverageWithError:
         again = average(network, x, rounds, settled)
         found = min(found, again, key=lambda one: one.lost)  # attempts may reduce errors below MAX_CONTROL_ERROR, too
     if found.lost > MAX_CONTROL_ERROR:
-        raise messages_lost(topology, found.lost)
+        raise messages_lost_error(topology, found.lost)
     return found
 
 
-def messages_lost(topology: Topology, error: float) -> NetworkError:
+def messages_lost_error(topology: Topology, error: float) -> NetworkError:
     """Return the exception for a network on which the mean of control numbers has an error beyond rounding."""
     return NetworkError(
         f"{topology.name}: the average of control numbers with known mean is off by {error:.1e}: messages get lost and "

@@ -1,4 +1,4 @@
-"""Random pairwise gossip: one link is active at a time, and its two ends take their mean.
+"""Random pairwise gossip: one link is active at a time, and its two ends replace their values by the mean.
 
 This is the asynchronous model of Boyd et al. (2006), with links that are activated uniformly at random. The pairs
 follow from a common seed and the current position in the run (epoch, phase, iteration, pairs so far), which all agents

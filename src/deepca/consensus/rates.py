@@ -261,7 +261,7 @@ class _Diagonal:
     def gossip(self, x: Array, weights: object = None, /) -> Array:
         """Multiply by the eigenvalues."""
         if weights is not None:
-            raise _no_response("a mixer with different weights in each round")
+            raise _no_response_error("a mixer with different weights in each round")
         return self.values * x
 
     @property
@@ -271,12 +271,12 @@ class _Diagonal:
 
     def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Raise MixingError."""
-        raise _no_response("a mixer of random pairs")
+        raise _no_response_error("a mixer of random pairs")
 
     def allreduce_mean(self, x: Array, /) -> Array:
         """Raise MixingError."""
-        raise _no_response("an exact mean over all agents")
+        raise _no_response_error("an exact mean over all agents")
 
 
-def _no_response(what: str) -> MixingError:
+def _no_response_error(what: str) -> MixingError:
     return MixingError(f"{what} has no response in the eigenbasis of 𝐋", parameter="mixer")

@@ -265,7 +265,7 @@ def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _Fi
 
 
 def _decompressed(file: _File) -> bytes:
-    """Return the decompressed text of a file."""
+    """Return the decompressed text of a file; raise DataError if it cannot be read, or is truncated or damaged."""
     try:
         with open_decompressed(file.path) as stream:
             return stream.read()
@@ -273,11 +273,11 @@ def _decompressed(file: _File) -> bytes:
         raise file.error(" is truncated") from error
     except (OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:  # raised by the system, not by the decompressor
-            raise _unreadable(file, error) from error
+            raise _unreadable_error(file, error) from error
         raise file.error(f" is damaged ({error})") from error
 
 
-def _unreadable(file: _File, error: OSError) -> DataError:
+def _unreadable_error(file: _File, error: OSError) -> DataError:
     return DataError(f"{file.label} cannot be read ({error.strerror}); check its permissions", file=file.label)
 
 
@@ -309,11 +309,14 @@ def _default_cache() -> Path:
 
 
 def _cache_name(wanted: LibsvmSet, file: _File) -> str:
-    """Return a file name that changes with the source file, the data set description and the format."""
+    """Return a file name that changes with the source file, the data set description and the format.
+
+    Raises DataError if the source file cannot be accessed.
+    """
     try:
         stat = file.path.stat()
     except OSError as error:
-        raise _unreadable(file, error) from error
+        raise _unreadable_error(file, error) from error
     key = [file.path.name, stat.st_size, stat.st_mtime_ns, _CACHE_FORMAT]
     key += [wanted.n_features, wanted.n_rows_used, *wanted.digests]
     return f"{file.path.name}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.npz"

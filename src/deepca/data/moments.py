@@ -85,7 +85,10 @@ class Moments:
             return self.squares + self.weight * np.square(self.mean_minus(reference, shift))
 
     def scatter_about(self, reference: Array, shift: Array) -> Array:
-        """Return the scatter ``Σ w (x − centre)(x − centre)ᵀ`` with ``centre = reference + shift``."""
+        """Return the scatter ``Σ w (x − centre)(x − centre)ᵀ`` with ``centre = reference + shift``.
+
+        Raises ValueError if the scatter was not computed.
+        """
         if self.scatter is None:
             raise ValueError("the scatter was not computed; request it with scatter=True")
         apart = self.mean_minus(reference, shift)
@@ -193,7 +196,7 @@ def _moments(source: Source, weights: Array | None, *, scatter: bool, on_rows: C
             weight = float(rows if w is None else w.sum())
             sums = _sums(block, w)
             if not np.isfinite(sums).all():
-                raise _not_finite(source, block, n)
+                raise _not_finite_error(source, block, n)
             if weight > 0.0:
                 found = found.joined(_block_moments(block, w, weight, sums / weight, scatter), reuse=True)
         n += rows
@@ -309,10 +312,10 @@ def check_finite(source: Source, block: Block, first: int) -> None:
     """Raise DataError for the first value of a block that is not finite; ``first`` is the index of its first row."""
     values = block if isinstance(block, np.ndarray) else block.data
     if not np.isfinite(values).all():
-        raise _not_finite(source, block, first)
+        raise _not_finite_error(source, block, first)
 
 
-def _not_finite(source: Source, block: Block, first: int) -> DataError:
+def _not_finite_error(source: Source, block: Block, first: int) -> DataError:
     """Return the error for the first value of a block that is not finite, or for an overflow if all are finite."""
     values = dense(block)
     places = np.argwhere(~np.isfinite(values))

@@ -313,7 +313,7 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
         try:
             values = values.astype(np.float64)
         except (TypeError, ValueError):
-            raise _first_non_number(values, columns, name) from None
+            raise _non_number_error(values, columns, name) from None
     check_matrix(values.shape, values.dtype, name)
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
@@ -375,7 +375,7 @@ def no_rows_error(name: str, holder: str = "it", *, file: str | None = None) -> 
     return DataError(f"{name} has no rows; omit {holder}, or provide rows", file=file)
 
 
-def _first_non_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
+def _non_number_error(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
     """Return the error for the first entry that is not a number."""
     for place, value in np.ndenumerate(values):
         try:

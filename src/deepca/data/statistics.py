@@ -148,8 +148,8 @@ def total_variance(squares: Array, units: Array | None, weight: float) -> float:
     total = sum_of(squares / (1.0 if units is None else np.square(units))) / (weight - 1.0)
     if total < UNDERFLOW:
         raise PooledDataError(
-            f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
-            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a large power of ten",
+            f"the squares of the values underflow: the sum of the variances of all columns is {total:.1e}, and "
+            f"products below {UNDERFLOW:.0e} lose digits; multiply the data by a large power of ten",
             value=total,
         )
     return total
@@ -181,10 +181,10 @@ def column_units(totals: PooledStatistics, source: Source) -> Array:
 def _check_squares(squares: Array) -> None:
     """Raise PooledDataError unless all squares are finite."""
     if (overflown := np.flatnonzero(~np.isfinite(squares))).size:
-        raise _overflow_of(overflown[0])
+        raise _overflow_error(overflown[0])
 
 
-def _overflow_of(column: int) -> PooledDataError:
+def _overflow_error(column: int) -> PooledDataError:
     """Return the error for a column whose sum of squares overflows."""
     column = int(column)
     return PooledDataError(
@@ -206,7 +206,7 @@ def _overflow(d: int) -> Iterator[None]:
         yield
     except NotFiniteError as error:
         column = max(error.index - 3 * (error.phase == "mean"), 0) % d  # the first message starts with three counts
-        raise _overflow_of(column) from None
+        raise _overflow_error(column) from None
 
 
 def _first_column(which: npt.NDArray[np.bool_], source: Source) -> int | str:

@@ -57,7 +57,7 @@ class Eigenpairs(Answer):
     values : array of shape (k,)
         Eigenvalues: descending for "LA", ascending for "SA", by descending modulus for "LM".
     vectors : array of shape (d, k)
-        Orthonormal eigenvectors; the largest entry of each is positive.
+        Orthonormal eigenvectors; the entry of largest absolute value of each is positive.
     residuals : array of shape (k,)
         Upper bounds on ``‖A x_i − λ_i x_i‖`` from newly computed exact averages, including rounding errors. At least
         one eigenvalue lies within this distance of each value.

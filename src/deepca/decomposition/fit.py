@@ -51,19 +51,20 @@ class Decomposition:
     Parameters
     ----------
     components : array of shape (k, d)
-        Orthonormal rows in order of descending variance; the largest entry of each is positive.
+        Orthonormal rows in order of descending variance; the entry of each that is largest in absolute value
+        is positive.
     variances : array of shape (k,)
         Variances of the scores, with ddof 1.
     total_variance : float
-        Variance of all columns together.
+        Sum of the variances of all columns, after any scaling.
     mean : array of shape (d,)
         Mean of all rows; zero if rows are not centred.
     units : array of shape (d,) or None
         Standard deviations by which columns were divided (``Model.scale``); None if they were not scaled.
     n_rows : int
-        Number of rows of all agents with a nonzero weight.
+        Number of rows with a nonzero weight, over all agents.
     weighted_n_rows : int
-        Number of rows of all agents, each counted as often as its weight says; at least ``n_rows``.
+        Sum of the weights, rounded down, but at least ``n_rows``.
     weight : float
         Sum of the weights of all rows.
     columns : tuple of str or None
@@ -351,7 +352,7 @@ def _check_consistent(
     most = explained + (d - proof.k) * max(proof.bound, 0.0) if proof.k < d else explained
     if explained - tolerance > total or total > most + tolerance:
         raise NetworkError(
-            f"agents reported {total:.6g} as the variance of all columns together, but the components explain "
+            f"agents reported {total:.6g} as the sum of the variances of all columns, but the components explain "
             f"{explained:.6g}, and the total cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
         )
 

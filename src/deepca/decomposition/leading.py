@@ -203,7 +203,7 @@ def _checked_count(k: Any) -> int:
 
 
 def checked_k(settings: Settings, d: int) -> int:
-    """Return k after checking all settings, and that k is at most d."""
+    """Return k after checking all settings; raise ParameterError if one is invalid, or if k is greater than d."""
     k = _checked_count(settings.n_components)
     check_settings(settings)
     if k > d:

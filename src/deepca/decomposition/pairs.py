@@ -84,7 +84,7 @@ class RitzPairs:
     @property
     def angle(self) -> float:
         """Bound on ``tan θ_k`` between the vectors' span and the invariant subspace (Davis & Kahan)."""
-        return float(_tangent(np.array(self.spread), np.array(self.gap)))
+        return float(_tangent_bounds(np.array(self.spread), np.array(self.gap)))
 
     @property
     def angles(self) -> Array:
@@ -95,7 +95,7 @@ class RitzPairs:
         distances = np.abs(self.values[:, None] - self.values)
         np.fill_diagonal(distances, np.inf)
         nearest = np.minimum(distances.min(axis=1), self._from_others()) - self.spread
-        return _tangent(self.residuals, nearest)
+        return _tangent_bounds(self.residuals, nearest)
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
@@ -188,8 +188,8 @@ def with_tighter_bounds(A: Operator, pairs: RitzPairs, network: Network) -> Iter
             return
 
 
-def _tangent(residual: Array, reach: Array) -> Array:
-    """Return the bound on ``tan θ`` that follows from ``sin θ ≤ residual / reach``; inf if that is not below 1."""
+def _tangent_bounds(residual: Array, gap: Array) -> Array:
+    """Return the bound on ``tan θ`` that follows from ``sin θ ≤ residual / gap``; inf unless that is below 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        sine = np.where(reach > 0.0, residual / reach, np.inf)
+        sine = np.where(gap > 0.0, residual / gap, np.inf)
         return np.where(sine < 1.0, sine / np.sqrt(1.0 - np.minimum(sine, 1.0) ** 2), np.inf)

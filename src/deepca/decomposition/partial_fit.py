@@ -88,9 +88,9 @@ def partition_rows(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None
     if unknown:
         row = int(np.flatnonzero(labels == unknown[0])[0])
         raise DataError(
-            f"agents: row {row} belongs to {str(unknown[0])!r}, but the agents of earlier calls are "
-            f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}; all agents must take part from the first call "
-            "on: use partial_fit_agents, and pass None for agents without rows",
+            f"agents: row {row} belongs to 'agent {unknown[0]}', but earlier calls had only {', '.join(names[:6])}"
+            f"{', …' if len(names) > 6 else ''}; start over with a new estimator (sklearn.base.clone) and include all "
+            "agents in its first call: partial_fit_agents accepts None for agents without rows",
             parameter="agents",
             row=row,
             value=str(unknown[0]),
@@ -107,7 +107,10 @@ def read_more(
     before: RowSummary | None,
     forgetting: float,
 ) -> RowSummary:
-    """Return the summary after adding new rows of the local agents; agents without new rows pass None."""
+    """Return the summary after adding new rows of the local agents; agents without new rows pass None.
+
+    Raises DataError if no agent has new rows, or if the summary needs more than a quarter of the free memory.
+    """
     given = [j for j, source in enumerate(sources) if source is not None]
     if not sum(engine.gather_counts(len(given))):
         raise DataError("no agent has any rows in this call; skip it", value=0)

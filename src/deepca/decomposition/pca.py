@@ -55,7 +55,7 @@ class PcaRun:
     rank_limit : int
         Largest rank possible with this number of rows.
     total : float
-        Variance of all columns together.
+        Sum of the variances of all columns, after any scaling.
     observers : tuple of Observer
         Notified of every iteration.
     checkpointers : tuple of Observer

@@ -10,7 +10,7 @@ import numpy as np
 from deepca._util.floats import EPS
 from deepca._util.portable import norm
 from deepca._util.typing import Array
-from deepca.consensus.averaging import MAX_CONTROL_ERROR, messages_lost
+from deepca.consensus.averaging import MAX_CONTROL_ERROR, messages_lost_error
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_bound, check_close, for_local_agents, packed
 from deepca.operators.base import Operator
@@ -113,7 +113,7 @@ def agreed_spectral_bounds(A: Operator, network: Network) -> SpectralBounds:
         if found.high - found.low <= _MAX_WIDTH_RATIO * (top - bottom) or outside.products >= _MAX_PRODUCTS:
             break
     if outside.lost > MAX_CONTROL_ERROR and not math.isfinite(found.size):
-        raise messages_lost(network.topology, outside.lost)
+        raise messages_lost_error(network.topology, outside.lost)
     return found
 
 

@@ -59,8 +59,8 @@ class SingularTriplets(Answer):
         Orthonormal vectors that every agent knows: right vectors if partitioned by rows, left vectors if by columns.
     local_vectors : tuple of array
         For each local agent, its rows of the left vectors, ``(n_j, k)``, or of the right vectors, ``(d_j, k)``; zero if
-        the singular value is zero up to rounding. The largest entry of each right vector is positive, as in
-        scikit-learn.
+        the singular value is zero up to rounding. The entry of largest absolute value of each right vector is positive,
+        as in scikit-learn.
     shape : tuple of int
         Shape of the whole matrix.
     norm : float
@@ -345,14 +345,14 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
 
 
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
-    """Sort the triplets by descending singular value, and make the largest entry of each right vector positive."""
+    """Sort the triplets by descending singular value, and flip signs as scikit-learn does, by the right vectors."""
     k = common.shape[1]
     sigma = np.sqrt(_mean([np.square(y).sum(axis=0) for y in Y], network, "signs") * network.n_agents)
     order = np.argsort(-sigma, kind="stable")
     sigma, common, Y = sigma[order], common[:, order], [y[:, order] for y in Y]
     if partition == "rows":
         signs = np.where((flip_signs(common) * common).sum(axis=0) < 0.0, -1.0, 1.0)
-    else:  # the agent with the largest entry decides; among equals, the first
+    else:  # the agent with the entry of largest absolute value decides; among equals, the first
         largest = np.stack([y[np.abs(y).argmax(axis=0), np.arange(k)] for y in Y]).reshape(*network.batch, k)
         highest = network.reduce(np.abs(largest), "max")
         vote = 2.0 * network.local[..., None] + (largest < 0.0)

@@ -154,7 +154,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     about["arrays"] = [layout_of(array) for array in arrays.found]
     header = json.dumps(about, allow_nan=False).encode()
     if len(header) > _MAX_HEADER:
-        raise OSError(errno.EFBIG, f"the header of a checkpoint would take {len(header)} bytes")
+        raise OSError(
+            errno.EFBIG, f"the header of a checkpoint would take {len(header):,} bytes, more than {_MAX_HEADER:,}"
+        )
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")  # with mode 0600
     part = Path(name)
     try:
@@ -223,7 +225,10 @@ def _open(path: Path) -> Iterator[tuple[BufferedReader, int]]:
 
 
 def _read_header(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[Layout], Any, int]:
-    """Return header, layouts, digest so far and total size of the arrays, checked against the length of the file."""
+    """Return header, layouts, digest so far and total size of the arrays, checked against the length of the file.
+
+    Raises DamagedCheckpoint if the header or the length is wrong, and UnusableCheckpoint if the format is different.
+    """
     start = file.read(_START.size)
     if len(start) < _START.size or not start.startswith(_MAGIC):
         raise DamagedCheckpoint("the file is not a checkpoint, or its beginning is missing")
@@ -277,7 +282,10 @@ class _Arrays:
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:
-    """Return a value as JSON; values that JSON would change or does not support become objects with one entry."""
+    """Return a value as JSON; values that JSON would change or does not support become objects with one entry.
+
+    Raises TypeError for a type that cannot be stored.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):

@@ -110,6 +110,15 @@ class DistributedEstimatorMixin:
             Number of MPI ranks.
         of : str, default="row"
             What is distributed, in the singular, for messages.
+
+        Raises
+        ------
+        ParameterError
+            If ``topology`` is neither a name nor a Topology, or ``n_agents`` is not a positive integer.
+        InvalidInput
+            If ``topology`` has a different number of agents.
+        DataError
+            If there are more agents than ``most``.
         """
         given, asked = self.topology, agents if agents is not None else self.n_agents
         if isinstance(given, Topology):

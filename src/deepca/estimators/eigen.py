@@ -55,7 +55,7 @@ class DecentralizedEigen(DistributedEstimatorMixin, BaseEstimator):
     eigenvalues_ : ndarray of shape (n_components,)
         Eigenvalues: descending for "LA", ascending for "SA", by descending modulus for "LM".
     eigenvectors_ : ndarray of shape (n_features_in_, n_components)
-        Orthonormal eigenvectors; the largest entry of each is positive.
+        Orthonormal eigenvectors; the entry of largest absolute value of each is positive.
     residuals_ : ndarray of shape (n_components,)
         Upper bounds on ``‖A x − λ x‖`` of each pair, from newly computed averages, including their rounding errors.
     angles_ : ndarray of shape (n_components,)

@@ -116,8 +116,8 @@ class Fitting(RowTransformer):
         ]
         return names, sources, None if weights is None else [weights[i] for i in rows]
 
-    def _previous(self) -> RowSummary | None:
-        """Return the summary of the rows of earlier calls, or None before the first call."""
+    def _earlier_rows(self) -> RowSummary | None:
+        """Return the summary of the rows of earlier calls, None before the first; raise DataError if there is none."""
         known: RowSummary | None = getattr(self, "_stream", None)
         if known is None and hasattr(self, "model_"):
             raise DataError(

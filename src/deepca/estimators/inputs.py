@@ -33,6 +33,8 @@ def blocks_of_agents(
     """Return the number of agents of every rank, and the sources and weights of the local agents.
 
     ``source_of`` creates a source from an entry of ``Xs``, a name and the index of the agent.
+
+    Raises DataError if ``Xs`` is empty, or if ``sample_weight`` does not have one entry per agent.
     """
     with engine.raise_on_all_ranks():
         given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "Xs")
@@ -117,7 +119,7 @@ def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
 
 
 def _one_per_agent(given: Any, parameter: str) -> list[Any]:
-    """Return the entries of an argument that has one per agent."""
+    """Return the entries of an argument that has one per agent; raise DataError if it is not iterable."""
     try:
         return list(given)
     except TypeError:

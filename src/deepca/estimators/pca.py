@@ -95,7 +95,7 @@ class DecentralizedPCA(Projection, Fitting):
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Column names, if all of them are strings.
     n_samples_ : int
-        Number of rows of all agents, each counted as often as its weight says.
+        Sum of the weights, rounded down, but at least the number of rows with a nonzero weight.
     n_samples_seen_ : int
         Number of rows with a nonzero weight in the last ``fit`` and all later calls of ``partial_fit``; the sum of
         their current weights is ``model_.weight``.
@@ -268,7 +268,7 @@ class DecentralizedPCA(Projection, Fitting):
         scatter of their rows (``d × d`` numbers), but no rows. Iterations start from the current components. A call
         that raises an error changes nothing.
         """
-        engine, before = self._engine(), self._previous()
+        engine, before = self._engine(), self._earlier_rows()
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.raise_on_all_ranks():
@@ -309,7 +309,7 @@ class DecentralizedPCA(Projection, Fitting):
         --------
         partial_fit : The same for rows that are not distributed yet.
         """
-        engine, before = self._engine(), self._previous()
+        engine, before = self._engine(), self._earlier_rows()
         with engine.guard():
             each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, source_if_any)
             names = default_agent_names(sum(each)) if before is None else before.names

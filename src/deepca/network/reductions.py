@@ -44,7 +44,7 @@ class PendingReduction:
 
 
 def reducer(op: Op) -> Any:
-    """Return ``numpy.minimum`` or ``numpy.maximum``; both propagate NaN."""
+    """Return ``numpy.minimum`` or ``numpy.maximum``, which propagate NaN; raise ParameterError for any other ``op``."""
     if op not in ("min", "max"):
         raise ParameterError("op", op, "choose 'min' or 'max'")
     return np.minimum if op == "min" else np.maximum

@@ -131,7 +131,7 @@ class Operator(ABC):
         DataError
             If the rows are not available (:attr:`has_rows`).
         """
-        raise _rows_unavailable()
+        raise _rows_unavailable_error()
 
     def gram(self, V: Array) -> Array:
         """Return ``VᵀA_jV = c_j (Y_jV)ᵀ(Y_jV)``.
@@ -151,7 +151,7 @@ class Operator(ABC):
         DataError
             If the rows are not available (:attr:`has_rows`).
         """
-        raise _rows_unavailable()
+        raise _rows_unavailable_error()
 
     @property
     def n_local(self) -> int:
@@ -181,7 +181,7 @@ class Operator(ABC):
 OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]
 
 
-def _rows_unavailable() -> DataError:
+def _rows_unavailable_error() -> DataError:
     return DataError("the rows behind A_j are not available, only products with A_j; give rows instead of matrices")
 
 

@@ -165,7 +165,10 @@ def as_operator(A: OperatorLike) -> Operator:
 
 
 def operator_from(A: OperatorLike, first: int) -> Operator:
-    """Return what :func:`as_operator` returns; errors about a single ``A_j`` name agent ``first``."""
+    """Return what :func:`as_operator` returns; errors about a single ``A_j`` name agent ``first``.
+
+    Raises DataError if A is malformed, not finite or not symmetric, or if the ``A_j`` differ in shape.
+    """
     if isinstance(A, Operator):
         return A
     if isinstance(A, LinearOperator) or sparse.issparse(A):
@@ -275,7 +278,10 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
 
 
 def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
-    """Return the blocks of all agents, after checking each of them and that all have the same number of columns."""
+    """Return the blocks of all agents, after checking each of them and that all have the same number of columns.
+
+    Raises DataError if a check fails, if there are no blocks, or if ``rows`` is a single matrix.
+    """
     if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
         raise DataError(
             "rows is a single matrix; give a list with one block per agent, such as split_rows(X, m)", parameter="rows"
@@ -307,7 +313,10 @@ def _checked_scales(scale: Any, m: int) -> Array:
 
 
 def _checked_rows(X: Any, j: int) -> Any:
-    """Return the rows of agent j as a CSR array, or as floating-point numbers."""
+    """Return the rows of agent j as a CSR array, or as floating-point numbers.
+
+    Raises DataError unless they are a nonempty matrix of finite real numbers.
+    """
     values: Any
     if sparse.issparse(X):
         if (kind := np.dtype(getattr(X, "dtype", None))).kind not in "fiub":

@@ -307,7 +307,7 @@ def orthonormal_part(Y: Array, below: float) -> Array:
 
 
 def flip_signs(X: Array) -> Array:
-    """Flip columns such that the largest entry of each is positive, as scikit-learn does.
+    """Flip columns such that the entry of largest absolute value of each is positive, as scikit-learn does.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,19 +116,42 @@ def read_eigenvalues(path: str | Path) -> Array:
         If the file contains anything other than real numbers.
     """
     file = Path(path)
-    try:
-        if file.suffix == ".npy":
-            found = np.load(file, allow_pickle=False)
-        else:
-            lines = [line.split("#")[0] for line in file.read_text(encoding="utf-8").splitlines()]
-            found = np.array([float(word) for line in lines for word in re.split(r"[\s,;]+", line) if word])
-    except (ValueError, EOFError) as error:
-        raise DataError(
-            f"{file} is not a list of numbers ({error}); give one number per line, or an .npy file", file=str(file)
-        ) from None
+    found = _read_array(file) if file.suffix == ".npy" else _read_numbers(file)
     if found.dtype.kind not in "fiu":
         raise DataError(f"{file} contains {found.dtype} values; give real numbers", file=str(file), value=found.dtype)
     return np.asarray(found, dtype=np.float64).ravel()
+
+
+def _read_array(file: Path) -> npt.NDArray[Any]:
+    """Read an .npy file; raise DataError if it is damaged or needs pickle."""
+    try:
+        return np.asarray(np.load(file, allow_pickle=False))
+    except (ValueError, EOFError):  # numpy suggests pickle, which could execute code
+        raise DataError(
+            f"{file} is damaged or not an .npy file of numbers; save the array again with numpy.save", file=str(file)
+        ) from None
+
+
+def _read_numbers(file: Path) -> Array:
+    """Read numbers from a text file; raise DataError, with the line, for anything else."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is not text encoded in UTF-8; save it as UTF-8, or as .npy", file=str(file)) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        for word in filter(None, re.split(r"[\s,;]+", line.split("#")[0])):
+            try:
+                found.append(float(word))
+            except ValueError:
+                raise DataError(
+                    f"{file}, line {number}: {word[:40]!r} is not a number; give one number per line, or separate "
+                    "numbers by commas",
+                    file=str(file),
+                    line=number,
+                    value=word,
+                ) from None
+    return np.array(found)
 
 
 def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, int]:
@@ -212,7 +236,10 @@ def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str 
 
 
 def _given_or_assumed(given: npt.ArrayLike | None, dim: int | None, name: str | None) -> tuple[Array, str]:
-    """Return the given eigenvalues in descending order, or 1/i if there are none, and a description of their origin."""
+    """Return the given eigenvalues in descending order, or 1/i if there are none, and a description of their origin.
+
+    Raises ParameterError if neither the eigenvalues nor ``dim`` is given.
+    """
     if given is not None:
         values = np.sort(_floats(given).ravel())[::-1]
         return values, name or f"{values.size:,} eigenvalues as given"
@@ -244,7 +271,8 @@ def _check_eigenvalues(values: Array, d: int, k: int) -> None:
         )
     if values.size <= k:
         raise InvalidInput(
-            f"{values.size} eigenvalues do not determine the gap after λ_{k}; give at least {k + 1}",
+            f"got {values.size} of the largest eigenvalues, which do not determine the gap after λ_{k}; give at least "
+            f"{k + 1}",
             parameter="eigenvalues",
             value=values.size,
         )

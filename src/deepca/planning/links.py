@@ -322,7 +322,10 @@ class Links:
 
 
 def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
-    """Return one number, or ``size`` numbers, as a read-only array of ``size`` entries."""
+    """Return one number, or ``size`` numbers, as a read-only array of ``size`` entries.
+
+    Raises ParameterError if the values are not numbers, and InvalidInput if they have any other shape.
+    """
     try:
         values = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:  # OverflowError: an int that no float can represent

@@ -183,7 +183,7 @@ def _rows(file: Path, agent_columns: tuple[str, ...], columns: Mapping[str, _Col
 
 
 def _header(file: Path, line: int, cells: list[str], known: list[str], needed: list[str]) -> list[str]:
-    """Return the column names after checking them."""
+    """Return the column names; raise InvalidInput if one is unknown, repeated or missing."""
     for name in cells:
         if name not in known:
             raise _error(f"unknown column {name!r}; use columns of {','.join(known)}", file, line, name)
@@ -196,7 +196,10 @@ def _header(file: Path, line: int, cells: list[str], known: list[str], needed: l
 
 
 def _number(file: Path, line: int, name: str, text: str, column: _Column) -> float:
-    """Return the number in a cell, converted to SI units, or the default if the cell is empty."""
+    """Return the number in a cell, converted to SI units, or the default if the cell is empty.
+
+    Raises InvalidInput if the cell has no default, or does not contain a number that its column accepts.
+    """
     if not text and column.default is not None:
         return column.default
     try:

@@ -66,30 +66,30 @@ def message_precision(algorithm: str, messages: Messages) -> Messages:
 def fastest(
     seconds: Mapping[str, float], measure: str = "time", *, withheld: Sequence[str] = (), unfinished: bool = False
 ) -> tuple[str | None, str]:
-    """Return the fastest algorithm, or None without any, and the reason.
+    """Return the fastest algorithm, or None if there is none, and the reason.
 
     Parameters
     ----------
     seconds : mapping
-        Times of the algorithms that reach the tolerance and may be recommended.
+        Times of the eligible algorithms that reach the tolerance.
     measure : str, default="time"
         Name of what is compared.
     withheld : sequence of str
-        Algorithms that reach the tolerance but may not be recommended.
+        Algorithms that reach the tolerance but are not eligible.
     unfinished : bool, default=False
         Whether an algorithm ran out of iterations, so that more of them may help.
     """
     if not seconds and withheld:
-        reach = "reaches" if len(withheld) == 1 else "reach"
+        reach, are = ("reaches", "is") if len(withheld) == 1 else ("reach", "are")
         why = "; covariance reveals the covariance of each agent to the others" if "covariance" in withheld else ""
-        found = f"only {' and '.join(withheld)} {reach} the tolerance, and may not be recommended"
+        found = f"only {' and '.join(withheld)} {reach} the tolerance, but {are} not eligible"
         return None, f"{found}; add other methods, or choose a larger tolerance{why}"
     if not seconds:
         advice = f"{'raise max_iter, ' if unfinished else ''}choose a larger tolerance, or another k"
-        return None, f"no method that may be recommended reaches the tolerance; {advice}"
+        return None, f"no method reaches the tolerance; {advice}"
     best, *others = sorted(seconds, key=seconds.__getitem__)
     if not others:
-        return best, "the only method that may be recommended and reaches the tolerance"
+        return best, "the only eligible method that reaches the tolerance"
     factor = seconds[others[0]] / max(seconds[best], 1e-12)
     how = f"{factor:.1f} times as fast" if factor >= 1.05 else "about as fast"
-    return best, f"least {measure} of the methods that may be recommended, {how} as {others[0]}"
+    return best, f"least {measure} of the eligible methods, {how} as {others[0]}"

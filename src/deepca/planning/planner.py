@@ -66,7 +66,7 @@ class Plan:
     predictions : tuple of Prediction
         One per algorithm.
     recommended : str or None
-        The fastest algorithm that may be recommended; None without one.
+        The fastest eligible algorithm; None if there is none.
     reason : str
         Reason for the recommendation.
 
@@ -97,7 +97,7 @@ class Plan:
     reason: str
 
     def __getitem__(self, algorithm: str) -> Prediction:
-        """Return the prediction for one algorithm."""
+        """Return the prediction for one algorithm; raise ParameterError if the plan has none."""
         for prediction in self.predictions:
             if prediction.algorithm == algorithm:
                 return prediction
@@ -128,8 +128,8 @@ class _Options:
     seed: int = 0
     observer_factory: ObserverFactory | None = None
 
-    def may_recommend(self, algorithm: str) -> bool:
-        """Return whether an algorithm may be recommended."""
+    def is_eligible(self, algorithm: str) -> bool:
+        """Return whether an algorithm is eligible to be recommended."""
         if algorithm == "covariance" and not self.allow_covariance:
             return False
         return not (self.unreliable and algorithm in TREE_ALGORITHMS)
@@ -297,9 +297,9 @@ def _with_remarks(one: Prediction, options: _Options) -> Prediction:
 
 
 def _recommended(predictions: Sequence[Prediction], options: _Options) -> tuple[str | None, str]:
-    """Return the fastest algorithm that may be recommended, or None without one, and the reason."""
+    """Return the fastest eligible algorithm, or None if there is none, and the reason."""
     reaching = {p.algorithm: p.total.seconds for p in predictions if p.reaches_tol}
-    allowed = {algorithm: time for algorithm, time in reaching.items() if options.may_recommend(algorithm)}
+    allowed = {algorithm: time for algorithm, time in reaching.items() if options.is_eligible(algorithm)}
     best, reason = fastest(allowed, withheld=sorted(reaching.keys() - allowed.keys()))
     if best in TREE_ALGORITHMS:
         reason += "; it sums along a tree, so no message may get lost"

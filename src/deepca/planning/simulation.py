@@ -131,7 +131,7 @@ class Simulation:
     runs : tuple of SimulatedRun
         One per algorithm.
     recommended : str or None
-        The fastest algorithm with a certified answer, other than "covariance"; None without one.
+        The fastest algorithm with a certified answer, other than "covariance"; None if there is none.
     reason : str
         Reason for the recommendation.
 
@@ -158,7 +158,7 @@ class Simulation:
     reason: str
 
     def __getitem__(self, algorithm: str) -> SimulatedRun:
-        """Return the run of one algorithm."""
+        """Return the run of one algorithm; raise ParameterError if it was not simulated."""
         for run in self.runs:
             if run.algorithm == algorithm:
                 return run

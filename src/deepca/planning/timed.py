@@ -79,7 +79,7 @@ class TimedNetwork(SimulatedNetwork):
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds of preparation, iterations and proof, until the last agent finishes."""
+        """Simulated seconds of preparation, iterations and proof, each until the slowest agent has finished it."""
         return {**self._spent, self._doing: self._spent[self._doing] + self.clock.elapsed - self._since}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:

@@ -37,9 +37,10 @@ _STUB_LENGTH = 0.55  # relative to the distance between rows
 
 
 def draw(topology: Topology, path: Path) -> None:
-    """Draw agents and links; up to 60 agents are numbered.
+    """Draw a network to a file; agents are numbered if there are at most 60.
 
-    An arrow is a link that is used in one direction only. For a time-varying network, the first four rounds are drawn.
+    An arrow is a link that is used in one direction only (a plain line if there are more than 3000). For a time-varying
+    network, the first four rounds are drawn.
 
     Parameters
     ----------
@@ -47,6 +48,11 @@ def draw(topology: Topology, path: Path) -> None:
         The network.
     path : Path
         File to write, PNG or SVG by its suffix.
+
+    Raises
+    ------
+    InvalidInput
+        If the suffix is neither .png nor .svg, or the network has more than 1000 agents or 100,000 links.
     """
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidInput(

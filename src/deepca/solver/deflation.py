@@ -48,7 +48,7 @@ from deepca.network.broadcasts import (
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, project_out, symmetric_part
-from deepca.solver.certificate.bounds import MAX_KNOWN_TANGENT, Certificate, tangent
+from deepca.solver.certificate.bounds import MAX_KNOWN_TANGENT, Certificate, tangent_bound
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation_stages import (
     NORM_FACTOR,
@@ -324,11 +324,11 @@ def _bound_leading(sigma: Array, residuals: Array, remaining: float, e: float) -
         inside = float(np.square(sigma[p])) if p < sigma.size else 0.0
         above = max(inside, remaining) + float(frobenius(residuals[p:]))
         below = math.sqrt(max(above, 0.0)) + e  # an upper bound on σ_{p+1} of the unrounded rows
-        reach, squared = float(sigma[p - 1]) - e - below, np.square(sigma[:p]) - below**2
-        if not (reach > 0.0 and math.isfinite(below)):
+        gap, squared = float(sigma[p - 1]) - e - below, np.square(sigma[:p]) - below**2
+        if not (gap > 0.0 and math.isfinite(below)):
             bounds.append(math.inf)
             continue
-        bounds.append(tangent(float(frobenius(residuals[:p] / squared)) + 2.0 * e / reach, 1.0))
+        bounds.append(tangent_bound(float(frobenius(residuals[:p] / squared)) + 2.0 * e / gap, 1.0))
     return tuple(bounds)
 
 

@@ -219,7 +219,10 @@ class _Run(Generic[S_]):
 
 
 def _first_state(algorithm: Algorithm[S_], start: S_ | None) -> S_:
-    """Return the algorithm's initial state, or ``start`` if it fits the algorithm."""
+    """Return the algorithm's initial state, or ``start`` if it fits the algorithm.
+
+    Raises StartError if ``start`` does not fit.
+    """
     state = algorithm.init()
     if start is None:
         return state

@@ -34,7 +34,7 @@ class Start:
     max_iter : int
         Maximum number of iterations.
     tol : float or None
-        Tolerance of the stop rule; None without one.
+        Tolerance of the stop rule; None if there is none.
     """
 
     name: str

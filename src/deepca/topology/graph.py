@@ -199,7 +199,7 @@ class Topology:
         return self.n_messages
 
     def flood_rounds_from(self, r: int) -> int:
-        """Return how many rounds flooding takes from round r on to reach every agent.
+        """Return how many rounds flooding that starts in round r takes to reach every agent.
 
         Parameters
         ----------

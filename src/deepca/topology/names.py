@@ -129,10 +129,10 @@ def _create(spec: str, m: int | None, seed: Seed, rule: Rule) -> Topology:
         rows, columns = _shape(name, parameter, count)
         return (generators.grid if name == "grid" else generators.torus)(rows, columns, rule=rule)
     if count is None:
-        raise _missing_number(_ALL_EXAMPLES[name])
+        raise _missing_number_error(_ALL_EXAMPLES[name])
     if name in DIRECTED or name in TIME_VARYING:
         if rule != "paper":
-            raise _invalid(f"rule = {rule!r}: the weights of {name} do not follow a rule; omit it", "rule", rule)
+            raise _invalid_error(f"rule = {rule!r}: the weights of {name} do not follow a rule; omit it", "rule", rule)
         return _directed_or_one_peer(spec, name, parameter, count, seed)
     if name == "hypercube":
         return generators.hypercube(_dimension(count), rule=rule)
@@ -186,7 +186,7 @@ def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> T
     parameter, inner = _inner(name, spec)
     for part in inner:
         if not part:
-            raise _invalid(
+            raise _invalid_error(
                 f"the name of the inner network is missing; write {TIME_VARYING[name]}",
                 "network",
                 part,
@@ -195,7 +195,7 @@ def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> T
         allowed = EXAMPLES if name != "periodic" else EXAMPLES | DIRECTED
         if _head(part) in _ALL_EXAMPLES and _head(part) not in allowed:
             kind = "static" if name == "periodic" else "static undirected"
-            raise _invalid(
+            raise _invalid_error(
                 f"{_head(part)} cannot be the inner network, which must be {kind}, as in {TIME_VARYING[name]}",
                 "network",
                 _head(part),
@@ -238,7 +238,7 @@ def _rule(part: str, rule: Rule) -> Rule:
 def _failure_probability(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 <= p < 1.0:
-        raise _invalid(
+        raise _invalid_error(
             f"{text!r} is read as the probability that a link is down, which must be in [0, 1); "
             f"write {TIME_VARYING['failing']}",
             "p",
@@ -259,7 +259,7 @@ def _head(spec: str) -> str:
 def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
     """Split a name into network, parameter and number of agents; parameter and number are None if absent."""
     if not isinstance(spec, str):
-        raise _invalid(
+        raise _invalid_error(
             f"spec is a {type(spec).__name__}; give the name of a network, such as 'ring:50'", "spec", spec, "ring:50"
         )
     if m is not None:
@@ -269,10 +269,10 @@ def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         near = difflib.get_close_matches(name, _ALL_EXAMPLES, n=1)
         meant = f"did you mean {near[0]}? The " if near else "the "
         known = ", ".join(_ALL_EXAMPLES)
-        raise _invalid(f"unknown network; {meant}known names are {known}", "name", name, *near)
+        raise _invalid_error(f"unknown network; {meant}known names are {known}", "name", name, *near)
     if len(numbers) > (2 if name in _PARAMETERS else 1):
         example = _ALL_EXAMPLES[name]
-        raise _invalid(f"too many numbers; write {example}", "spec", spec, example)
+        raise _invalid_error(f"too many numbers; write {example}", "spec", spec, example)
     parameter = None
     if len(numbers) == 2 or (numbers and _is_parameter(name, numbers[0], m)):
         parameter = numbers.pop(0)
@@ -280,9 +280,9 @@ def _parse(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         return name, parameter, None if m is None else int(m)
     written = _whole(spec, numbers[0], "number of agents")
     if written < 1:
-        raise _invalid(f"{written} agents; a network needs at least one", "m", written)
+        raise _invalid_error(f"{written} agents; a network needs at least one", "m", written)
     if m is not None and written != m:
-        raise _conflict(written, m)
+        raise _conflict_error(written, m)
     return name, parameter, written
 
 
@@ -295,7 +295,7 @@ def _is_parameter(name: str, number: str, m: int | None) -> bool:
 def _whole(spec: str, text: str, what: str) -> int:
     if re.fullmatch("[0-9]{1,9}", text) is None:
         example = _ALL_EXAMPLES[_head(spec)]
-        raise _invalid(
+        raise _invalid_error(
             f"{text!r} is not a valid {what}; write {example}, or give the number of agents separately",
             "degree" if what == "number of neighbours" else "m",
             text,
@@ -308,7 +308,7 @@ def _probability(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 < p <= 1.0:
         example = _ALL_EXAMPLES[_head(spec)]
-        raise _invalid(
+        raise _invalid_error(
             f"{text!r} is read as the probability of a link, which must be in (0, 1]; write {example}",
             "p",
             text,
@@ -325,11 +325,14 @@ def _number(text: str) -> float:
 
 
 def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
-    """Return rows and columns: those given, or the rectangle of m agents nearest to a square."""
+    """Return rows and columns: those given, or the rectangle of m agents nearest to a square.
+
+    Raises TopologyError if ``text`` is not a shape of m agents, if both are None, or for a line or too many links.
+    """
     if text is not None:
         found = re.fullmatch("([0-9]{1,6})x([0-9]{1,6})", text)
         if found is None:
-            raise _invalid(
+            raise _invalid_error(
                 f"{text!r} is not a shape; write rows and columns as in {EXAMPLES[name]}",
                 "shape",
                 text,
@@ -337,16 +340,16 @@ def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
             )
         rows, columns = int(found[1]), int(found[2])
         if m is not None and rows * columns != m:
-            raise _conflict(rows * columns, m)
+            raise _conflict_error(rows * columns, m)
         check_links(name, rows * columns, 2 * rows * columns)
         return rows, columns
     if m is None:
-        raise _missing_number(EXAMPLES[name])
+        raise _missing_number_error(EXAMPLES[name])
     check_links(name, m, 2 * m)
     rows = next(r for r in range(math.isqrt(m), 0, -1) if m % r == 0)
     if rows == 1 and m > 3:  # two or three agents form a line anyway
         line = {"grid": "path", "torus": "ring"}[name]
-        raise _invalid(
+        raise _invalid_error(
             f"{m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
             f"write {line}:{m}, or use {m - 1} or {m + 1} agents",
             "m",
@@ -363,7 +366,7 @@ def _dimension(m: int) -> int:
     if m != 1 << dimension:
         below, above = 1 << dimension, 2 << dimension
         first, second = (below, above) if m - below <= above - m else (above, below)
-        raise _invalid(
+        raise _invalid_error(
             f"{m} is not a power of two; write hypercube:{first} or hypercube:{second}",
             "m",
             m,
@@ -374,14 +377,14 @@ def _dimension(m: int) -> int:
     return dimension
 
 
-def _missing_number(example: str) -> TopologyError:
+def _missing_number_error(example: str) -> TopologyError:
     text = f"the number of agents is missing; write {example}, or give the number separately"
-    return _invalid(text, "m", None, example)
+    return _invalid_error(text, "m", None, example)
 
 
-def _conflict(written: int, m: int) -> TopologyError:
-    return _invalid(f"the name has {written} agents, but {m} are requested; omit one of the numbers", "m", m)
+def _conflict_error(written: int, m: int) -> TopologyError:
+    return _invalid_error(f"the name has {written} agents, but {m} are requested; omit one of the numbers", "m", m)
 
 
-def _invalid(message: str, parameter: str, value: object, *suggestions: str) -> TopologyError:
+def _invalid_error(message: str, parameter: str, value: object, *suggestions: str) -> TopologyError:
     return TopologyError(message, parameter=parameter, value=value, suggestions=suggestions)

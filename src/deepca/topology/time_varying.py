@@ -17,6 +17,7 @@ from scipy import sparse
 from deepca._util.floats import EPS
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
+from deepca._util.validation import NONE, Integer, check
 from deepca.errors import DisconnectedError, MassError, TopologyError
 from deepca.topology.adjacency import check_agents, freeze, links_of
 from deepca.topology.graph import Topology
@@ -130,7 +131,10 @@ class TimeVarying(Topology):
         return int(np.count_nonzero(weights.data) - np.count_nonzero(weights.diagonal()))
 
     def flood_rounds_from(self, r: int) -> int:
-        """Return how many rounds flooding takes from round r on, found by simulating it."""
+        """Return how many rounds flooding that starts in round r takes, found by simulating it.
+
+        Raises DisconnectedError if it does not reach every agent within ``_MAX_FLOOD_ROUNDS`` rounds.
+        """
         m = self.n_agents
         known = np.eye(m, dtype=bool)
         for made in range(_MAX_FLOOD_ROUNDS):
@@ -138,13 +142,13 @@ class TimeVarying(Topology):
                 return made
             known |= np.asarray(abs(self.at(r + made)) @ known.astype(np.float64)) > 0.0
         raise DisconnectedError(
-            f"{self.name}: flooding from round {r} on has not reached every agent after {_MAX_FLOOD_ROUNDS} rounds; "
-            "the links of all rounds together must connect the agents"
+            f"{self.name}: flooding that starts in round {r} does not reach every agent within {_MAX_FLOOD_ROUNDS} "
+            "rounds; the links of all rounds together must connect the agents"
         )
 
     @property
     def flood_rounds(self) -> int:
-        """Rounds that flooding takes from round 0 on to reach every agent."""
+        """Rounds that flooding takes to reach every agent, starting in round 0."""
         return self.flood_rounds_from(0)
 
     def contraction(self, K: int) -> float:
@@ -334,7 +338,7 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
     seed : int, default=0
         Seed of the losses.
     until : int, optional
-        First round without losses; by default they never end.
+        First round without losses; None if losses never end.
 
     Returns
     -------
@@ -344,16 +348,22 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
     Raises
     ------
     InvalidInput
-        If `base` is not a static undirected graph, p is not in [0, 1), or the seed is not a nonnegative integer.
+        If `base` is not a static undirected graph, p is not in [0, 1), or the seed or `until` is not a nonnegative
+        integer.
+    DisconnectedError
+        If p is so close to 1 that the messages that arrive do not connect the agents within 20,000 rounds.
 
     Notes
     -----
-    A receiver uses its own value in place of a lost message. The sum over all agents is *not* preserved, so tracking
-    drifts unnoticed and the agents agree on a wrong value. The certificate detects that, and tracking restarts.
+    A receiver uses its own value in place of a lost message, so the sum over all agents is *not* preserved: tracking
+    drifts, and the agents agree on a wrong value. A certificate detects the drift. If losses end, a run with a
+    tolerance restarts tracking and can still converge; otherwise its status names the failure. Functions that need
+    exact sums, such as :func:`deepca.eigenpairs`, raise NetworkError.
     """
     check_base(base)
     check_probability(p)
     check_seed(seed)
+    check("until", until, Integer(0), NONE)
     arcs = sparse.coo_array(links_of(base.gossip_sparse))
     m, weights = base.n_agents, base.gossip_matrix
 

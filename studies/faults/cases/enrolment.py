@@ -124,17 +124,20 @@ def lists(scale: Scale) -> CaseResult:
             tracebacks += _tracebacks(fleet)
         attacks.append(_Attack(name, problem))
 
-    attack("an older list restored", lambda fleet: _refuses_to_start(fleet, "older", _restore_older))
-    attack("a missing list", lambda fleet: _refuses_to_start(fleet, "missing", _remove))
-    attack("an expired list", lambda fleet: _refuses_to_start(fleet, "expired", _expire))
-    attack("a list signed by another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _sign_by_another))
-    attack("a list without a number", lambda fleet: _refuses_to_start(fleet, "unnumbered", _strip_number))
+    attack("an older list restored", lambda fleet: _check_refusal(fleet, "older", _restore_older))
+    attack("a missing list", lambda fleet: _check_refusal(fleet, "missing", _remove))
+    attack("an expired list", lambda fleet: _check_refusal(fleet, "expired", _expire))
+    attack("a list signed by another authority", lambda fleet: _check_refusal(fleet, "foreign", _sign_by_another))
+    attack("a list without a number", lambda fleet: _check_refusal(fleet, "unnumbered", _strip_number))
     attack("a forged list sent by a neighbour", _send_forged_list)
     return _summarise_attacks("revocation lists", attacks, tracebacks)
 
 
-def _refuses_to_start(fleet: Fleet, reason: str, damage: Callable[[Fleet, Path], None]) -> str:
-    """Check that an agent that has used revocation list 2 does not start after ``damage``; return what went wrong."""
+def _check_refusal(fleet: Fleet, reason: str, damage: Callable[[Fleet, Path], None]) -> str:
+    """Check that an agent that has used revocation list 2 refuses to start after ``damage``, for this reason.
+
+    It has to start with the newest list. Return what went wrong, or an empty string.
+    """
     before = fleet.folder / "before.pem"
     shutil.copy(fleet.kit(1) / "revoked.pem", before)
     _authority(fleet).reissue()

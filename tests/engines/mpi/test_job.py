@@ -97,11 +97,14 @@ WRONG: dict[str, tuple[Command, str]] = {
     "text": (Command(fit("text/*.npy")), "rank 1: text/3.npy"),
     "nan": (Command(fit("nan/*.npy")), "rank 2: nan/5.npy: row 7, column 3: NaN"),
     "two-ranks": (Command(fit("two/*.npy")), "rank 1: two/2.npy: row 7, column 3: .*; 1 other rank failed as well"),
-    "missing": (Command(fit("good/0.npy", "good/1.npy", "good/nowhere.npy")), "good/nowhere.npy does not exist"),
+    "missing": (
+        Command(fit("good/0.npy", "good/1.npy", "good/nowhere.npy")),
+        "^error: rank 2: good/nowhere.npy: file not found",
+    ),
     "no-match": (Command(fit("nowhere/*.npy")), r"no file matches nowhere/\*\.npy"),
     "twice": (Command(fit("good/*.npy", "good/1.npy")), "good/1.npy"),
-    "ranks": (Command(fit("good/0.npy", "good/1.npy")), r"2 agents for 3 ranks: .*; start 2 ranks or fewer"),
-    "agents": (Command(fit("good/*.npy", "--agents", 2)), r"2 agents for 3 ranks: .*; start 2 ranks or fewer"),
+    "ranks": (Command(fit("good/0.npy", "good/1.npy")), "^error: 2 agents for 3 ranks, .*; start 2 ranks or fewer"),
+    "agents": (Command(fit("good/*.npy", "--agents", 2)), "--agents 2: 2 agents for 3 ranks, .*; start 2 ranks"),
     "topology": (Command(fit("good/*.npy", "--topology", "hypercube")), "hypercube.*power of two|6 agents.*hypercube"),
     "topology-size": (Command(fit("good/*.npy", "--topology", "ring:8")), "8.*6|6.*8"),
     "components": (Command(fit("good/*.npy", k=6)), "--components 6, .*69 rows and 5 columns"),
@@ -112,8 +115,14 @@ WRONG: dict[str, tuple[Command, str]] = {
         Command(as_words("fit", "good/*.npy", "-k", 2, "-o", "model.npz")),
         "3 ranks were started, .*--engine mpi",
     ),
-    "fewer-files": (Command(fit("shards/*.npy"), "node{rank}"), "rank 1 finds 5 files and rank 0 6; shards/5.npy "),
-    "other-files": (Command(fit("shards/*.npy"), "disk{rank}"), "rank 2 finds 6 files and rank 0 6; shards/5.npy "),
+    "fewer-files": (
+        Command(fit("shards/*.npy"), "node{rank}"),
+        "rank 1 finds 5 files, and rank 0 finds 6; shards/5.npy ",
+    ),
+    "other-files": (
+        Command(fit("shards/*.npy"), "disk{rank}"),
+        "rank 2 finds 6 files, and rank 0 finds 6; shards/5.npy ",
+    ),
 }
 
 

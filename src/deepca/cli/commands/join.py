@@ -284,7 +284,10 @@ class _AuthorityOperator:
 
 
 def _confirm(found: PendingRequest, claimed: str | None) -> str:
-    """Return the fingerprint that the operator expects: as given, or as confirmed on the terminal."""
+    """Return the fingerprint that the operator expects: as given, or as confirmed on the terminal.
+
+    Raises ParameterError if ``claimed`` is malformed, EnrolmentError if there is no terminal or the operator says no.
+    """
     if claimed is not None:
         expected = "".join(claimed.split()).replace(":", "").lower()
         if len(expected) != _FINGERPRINT_DIGITS or not set(expected) <= set(string.hexdigits):

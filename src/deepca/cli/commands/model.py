@@ -152,7 +152,7 @@ def _open(file: Path, model: Model, label_column: str | None, dataset: str | Non
 
 
 def _match_columns(source: Source, model: Model) -> Source:
-    """Return the source with the columns of the model, in their order."""
+    """Return the source with the columns of the model, in their order; raise DataError unless it has just these."""
     if model.columns is None or source.columns is None:
         if source.d != model.n_features:
             raise DataError(

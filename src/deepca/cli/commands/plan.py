@@ -80,7 +80,7 @@ _EigenvaluesOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA,
-        help="Expected eigenvalues of the covariance, in a text file or .npy; the largest are enough.",
+        help="Text or .npy file of the expected eigenvalues of the covariance; the K + 1 largest are enough.",
     ),
 ]
 _ProbeOption = Annotated[
@@ -230,7 +230,10 @@ class _Given:
             )
 
     def spectrum(self) -> _Spectrum:
-        """Return the eigenvalues that were given, or those of the probe."""
+        """Return the eigenvalues that were given, or those of the probe.
+
+        Raises ParameterError if ``dim`` is given but is not the number of columns of the probe.
+        """
         if self.eigenvalues is not None:
             values = read_eigenvalues(self.eigenvalues)
             return _Spectrum(values, f"{values.size:,} from {self.eigenvalues.name}")

@@ -120,7 +120,7 @@ _EigenvaluesOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA,
-        help="Instead of files: eigenvalues of the covariance, in a text file or .npy; the largest are enough.",
+        help="Instead of files: text or .npy file of the eigenvalues of the covariance; the K + 1 largest are enough.",
     ),
 ]
 _RowsPerAgentOption = Annotated[
@@ -227,7 +227,10 @@ class _Rows:
             raise InvalidInput("--label-column and --dataset apply to files only; give files, or omit them")
 
     def sources(self, links: Links, k: int, seed: int) -> tuple[Sequence[Source], str]:
-        """Return the rows of each agent, and a description of them."""
+        """Return the rows of each agent, and a description of them.
+
+        Raises InvalidInput if ``rows_per_agent`` is given without ``dim`` or ``eigenvalues``.
+        """
         if self.files:
             return _open_files(expand_patterns(self.files), links, self.label_column, self.dataset)
         if self.dim is not None or self.eigenvalues is not None:

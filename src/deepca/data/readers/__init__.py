@@ -222,7 +222,10 @@ def common_indices(
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:
-    """Return the format of a file, and the suffix that determines it."""
+    """Return the format of a file, and the suffix that determines it.
+
+    Raises DataError if the file is missing, empty or not a regular file, or if its suffix is unknown.
+    """
     with reading(name, "a file"):
         try:
             status = path.stat()

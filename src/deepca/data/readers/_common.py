@@ -21,7 +21,7 @@ __all__ = [
     "REPLACE_DAMAGED",
     "Options",
     "Selection",
-    "damaged",
+    "damaged_file_error",
     "import_extra",
     "listed",
     "open_decompressed",
@@ -149,7 +149,10 @@ def pick_array(
 
 
 def value_type(shape: tuple[int, ...], kind: np.dtype[Any], file: str) -> np.dtype[Any]:
-    """Return the type to convert an array to: float32 stays float32, all other real numbers become float64."""
+    """Return the type to convert an array to: float32 stays float32, all other real numbers become float64.
+
+    Raises DataError unless the array is a nonempty matrix of real numbers.
+    """
     if kind.kind == "O":
         raise DataError(
             f"{file} contains Python objects, not numbers; save it as an array of float64", file=file, value=kind
@@ -181,12 +184,12 @@ def reading(file: str, kind: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None and error.strerror:  # raised by the system, not by the library
             raise DataError(f"{file} cannot be read ({error.strerror}); check its permissions", file=file) from error
-        raise damaged(file, kind, str(error) or type(error).__name__) from error
+        raise damaged_file_error(file, kind, str(error) or type(error).__name__) from error
     except Exception as error:  # libraries raise errors of any type for damaged files
-        raise damaged(file, kind, str(error) or type(error).__name__) from error
+        raise damaged_file_error(file, kind, str(error) or type(error).__name__) from error
 
 
-def damaged(file: str, kind: str, reason: str) -> DataError:
+def damaged_file_error(file: str, kind: str, reason: str) -> DataError:
     """Return the error for a file that a library cannot parse; its redacted message omits ``reason``."""
     found, advice = f"{file} cannot be read as {kind}: it is damaged, truncated or in another format", REPLACE_DAMAGED
     reason = " ".join(reason.split())[:_MAX_LIBRARY_MESSAGE]

@@ -26,7 +26,7 @@ from deepca.data.readers._common import (
     NUMBERS_REQUIRED,
     Options,
     Selection,
-    damaged,
+    damaged_file_error,
     import_extra,
     open_decompressed,
     reading,
@@ -74,7 +74,7 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
         try:
             names = tuple(_open_reader(arrow_csv, path, dialect).schema.names)
         except arrow.ArrowInvalid as error:
-            raise _translated(path, name, dialect, str(error)) from error
+            raise _parse_error(path, name, dialect, str(error)) from error
         dialect = replace(dialect, names=names)
     if not has_header and (options.label_column is not None or options.columns is not None):
         option = "columns" if options.label_column is None else "label_column"
@@ -124,7 +124,7 @@ class _CsvSource(TableSource):
                     if batch.num_rows:
                         yield batch.columns
             except arrow.ArrowInvalid as error:
-                raise _translated(self._path, self.name, self._dialect, str(error)) from error
+                raise _parse_error(self._path, self.name, self._dialect, str(error)) from error
 
     def _join_labels(self, parts: list[Any]) -> npt.NDArray[Any]:
         arrow = import_extra("pyarrow", "reading CSV")
@@ -144,7 +144,7 @@ def _open_reader(arrow_csv: Any, path: Path, dialect: _Dialect, convert: Any = N
     )
 
 
-def _translated(path: Path, name: str, dialect: _Dialect, reason: str) -> DataError:
+def _parse_error(path: Path, name: str, dialect: _Dialect, reason: str) -> DataError:
     """Translate an error of Arrow; rows are counted from 0 after the header, lines from 1 as in an editor."""
     before = 2 if dialect.has_header else 1
     if found := _CONVERSION.search(reason):
@@ -170,7 +170,7 @@ def _translated(path: Path, name: str, dialect: _Dialect, reason: str) -> DataEr
         return no_rows_error(name, file=name)
     if "UTF8" in reason:
         return DataError(f"{name} is not encoded in UTF-8; save it as UTF-8", file=name)
-    return damaged(name, _CSV, reason)
+    return damaged_file_error(name, _CSV, reason)
 
 
 def _where(name: str, line: int | None) -> str:

@@ -121,7 +121,10 @@ def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
-    """Return the shape and the format, "csr" or "csc", of a matrix written by any version of AnnData."""
+    """Return the shape and the format, "csr" or "csc", of a matrix written by any version of AnnData.
+
+    Raises DataError for any other encoding, or if the shape is missing or does not match ``indptr``.
+    """
     encoding = str(item.attrs.get("encoding-type", item.attrs.get("h5sparse_format", "")))
     shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
     form = encoding.removesuffix("_matrix")
@@ -163,7 +166,10 @@ def _csc_to_csr(item: Any, shape: tuple[int, ...], name: str) -> Csr:
 def _columns(
     file: Any, key: str, shape: tuple[int, ...], name: str, options: Options
 ) -> tuple[tuple[str, ...] | None, npt.NDArray[np.intp] | None]:
-    """Return the names of the columns to read, None if they have none, and their indices, None for all columns."""
+    """Return the names of the columns to read, None if they have none, and their indices, None for all columns.
+
+    Raises DataError if columns are selected but have no names, or if the number of names is not that of the columns.
+    """
     group = "raw/var" if key.startswith("raw/") else "var"
     if key.startswith("obsm") or group not in file or len(shape) != 2:
         if options.columns is not None:
@@ -197,7 +203,10 @@ def _index(frame: Any) -> list[str]:
 
 
 def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
-    """Return the column of ``obs`` selected by ``label_column``; None if none is selected."""
+    """Return the column of ``obs`` selected by ``label_column``; None if none is selected.
+
+    Raises DataError if there is no such column, or if it does not have n entries.
+    """
     wanted = options.label_column
     if wanted is None:
         return None

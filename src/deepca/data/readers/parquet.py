@@ -34,7 +34,7 @@ def open_parquet(path: Path, name: str, options: Options) -> TableSource:
         kinds = {column: _value_type(schema.field(column).type) for column in selection.values}
         for column, kind in kinds.items():
             if not _is_number(arrow, kind):
-                raise _not_numeric(name, file, column, kind)
+                raise _not_numeric_error(name, file, column, kind)
     narrow = all(kind == arrow.float32() for kind in kinds.values())
     return _ParquetSource(path, name, selection, np.dtype(np.float32 if narrow else np.float64), n)
 
@@ -91,7 +91,7 @@ def _is_number(arrow: Any, kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _not_numeric(name: str, file: Any, column: str, kind: Any) -> DataError:
+def _not_numeric_error(name: str, file: Any, column: str, kind: Any) -> DataError:
     """Return the error for a column that is not numeric; the message contains the first value."""
     rows = 0
     for batch in file.iter_batches(1 << 12, columns=[column]):

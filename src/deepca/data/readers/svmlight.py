@@ -152,7 +152,10 @@ def _with_row_lengths(parts: _Parts) -> _Parts:
 
 
 def _column_count(found: int, name: str, options: Options) -> int:
-    """Return ``n_features`` if given, else the number of columns found in the file."""
+    """Return ``n_features`` if given, else the number of columns found in the file.
+
+    Raises DataError if the file has more than ``n_features`` columns, or none and ``n_features`` is not given.
+    """
     wanted = options.n_features
     if wanted is not None and found > wanted:
         raise DataError(

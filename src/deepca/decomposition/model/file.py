@@ -121,9 +121,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     except (KeyError, TypeError, ValueError, RecursionError):
         ours = False
     if not ours:
-        raise ModelError(
-            f"{path} is an .npz file, but not a model written by deepca; give another file", file=str(path)
-        )
+        raise ModelError(f"{path} is not a model file; give an .npz file written by deepca", file=str(path))
     damaged = ModelError(
         f"{path} is damaged: its parts are inconsistent; get another copy, or fit the model again", file=str(path)
     )

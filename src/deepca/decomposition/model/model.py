@@ -53,14 +53,14 @@ class Model:
     explained_variance : array of shape (k,)
         Variances of the scores, with ddof 1.
     total_variance : float
-        Variance of all columns together.
+        Sum of the variances of all columns, after any scaling.
     mean : array of shape (d,)
         Mean that is subtracted from rows.
     scale : array of shape (d,) or None
         Standard deviations by which columns are divided after centring (``units`` in a decomposition);
         None if columns are not scaled.
     n_samples : int
-        Number of rows of all agents, each counted as often as its weight says.
+        Sum of the weights, rounded down, but at least the number of rows with a nonzero weight.
     weight : float
         Sum of the weights of all rows.
     columns : tuple of str or None

@@ -13,7 +13,13 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from deepca._util.typing import Array, Csr, csr
-from deepca.decomposition.spectral.blocks import SYMMETRY_TOLERANCE, GraphBlock, GraphMatrix, Indices, asymmetric_edge
+from deepca.decomposition.spectral.blocks import (
+    SYMMETRY_TOLERANCE,
+    GraphBlock,
+    GraphMatrix,
+    Indices,
+    asymmetric_edge_error,
+)
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.network.base import Network
 
@@ -262,4 +268,4 @@ def _raise_first_fault(network: Network, faults: Array) -> None:
             column=v,
             agent=int(agent),
         )
-    raise asymmetric_edge(u, v, float(fault[3]), float(fault[4]))
+    raise asymmetric_edge_error(u, v, float(fault[3]), float(fault[4]))

@@ -19,7 +19,7 @@ __all__ = [
     "GraphBlock",
     "GraphMatrix",
     "Indices",
-    "asymmetric_edge",
+    "asymmetric_edge_error",
     "network_blocks",
     "partition_graph",
 ]
@@ -178,7 +178,7 @@ def _check_symmetric(W: Csr, nodes: Indices, largest: float) -> None:
     difference = sparse.coo_array(W - W.T)
     for i in np.flatnonzero(~(np.abs(difference.data) <= SYMMETRY_TOLERANCE * largest))[:1]:
         u, v = int(difference.row[i]), int(difference.col[i])
-        raise asymmetric_edge(int(nodes[u]), int(nodes[v]), float(W[u, v]), float(W[v, u]))
+        raise asymmetric_edge_error(int(nodes[u]), int(nodes[v]), float(W[u, v]), float(W[v, u]))
 
 
 def network_blocks(network: Network) -> list[GraphBlock]:
@@ -190,8 +190,8 @@ def network_blocks(network: Network) -> list[GraphBlock]:
     return blocks
 
 
-def asymmetric_edge(u: int, v: int, weight: float, back: float) -> AsymmetricError:
-    """Return the error about an edge whose two weights differ."""
+def asymmetric_edge_error(u: int, v: int, weight: float, back: float) -> AsymmetricError:
+    """Return the error for an edge whose two weights differ."""
     return AsymmetricError(
         f"the weights are not symmetric at edge ({u}, {v}): {weight:.6g} one way, {back:.6g} the other; "
         "use (W + W.T)/2, or the larger of the two weights",

@@ -125,8 +125,8 @@ def graph_eigenvectors(
     Returns
     -------
     GraphEigenpairs
-        Eigenvalues with bounds, and entries of the eigenvectors; the largest entry of each vector is positive. The
-        smallest eigenpairs of a Laplacian include the constant vector (D^{1/2} 1 if normalized), as in
+        Eigenvalues with bounds, and entries of the eigenvectors; the entry of largest absolute value of each vector is
+        positive. The smallest eigenpairs of a Laplacian include the constant vector (D^{1/2} 1 if normalized), as in
         :func:`scipy.linalg.eigh`.
 
     Raises
@@ -271,7 +271,7 @@ def _check_gap(values: Array, n: int, method: FilteredSubspaceIteration, equal: 
 
 
 def _oriented(network: Network, numbers: npt.NDArray[np.int64], X: Array) -> Array:
-    """Flip signs so that the largest entry of each column is positive; if several are, that of the first node."""
+    """Flip signs so that the entry of largest absolute value of each column is positive; among equals, the first."""
     size = np.abs(X)
     largest = network.reduce(size.max(axis=-2), "max")
     among = (size >= (1.0 - 1e-6) * largest) & (numbers >= 0)[..., None]

@@ -45,7 +45,7 @@ def verdict_of(*errors: float) -> Verdict:
 
 
 def eigenvalues(baseline: Baseline) -> Claim:
-    """Judge eigenpairs of an indefinite mean, obtained by negating the matrix of every other agent."""
+    """Judge the claim on eigenpairs by an indefinite mean, obtained by negating the matrix of every other agent."""
     signs = np.where(np.arange(baseline.A.n_local) % 2, -1.0, 1.0)
     stack = baseline.A.dense() * signs[:, None, None]
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
@@ -107,7 +107,7 @@ def _partitioned_rows(setting: Setting, graph: Topology) -> _Triplets:
 
 
 def singular_values(baseline: Baseline) -> Claim:
-    """Judge the SVD of a matrix with distributed rows, and of one with distributed columns."""
+    """Judge the claim on SVD by a matrix with distributed rows, and one with distributed columns."""
     setting = baseline.setting
     rows = _partitioned_rows(setting, baseline.graph)
     X = setting.source.load(setting.data).X[:_SAMPLES].toarray()
@@ -136,7 +136,7 @@ def singular_values(baseline: Baseline) -> Claim:
 
 
 def low_rank(baseline: Baseline) -> Claim:
-    """Judge the agents' local approximations against the best approximation of the same rank."""
+    """Judge the claim on low rank by comparing the agents' approximations with the best one of the same rank."""
     rows = _partitioned_rows(baseline.setting, baseline.graph)
     best = float(np.sqrt(np.sum(rows.values[baseline.setting.k :] ** 2)))
     off = abs(rows.found.error - best) / best
@@ -155,7 +155,7 @@ def low_rank(baseline: Baseline) -> Claim:
 
 
 def spectral_analysis(baseline: Baseline) -> Claim:
-    """Judge the spectrum of the network itself, computed by agents that know only their neighbours."""
+    """Judge the claim on spectral analysis by the network's spectrum, computed by agents that know only neighbours."""
     network, graph = SimulatedNetwork(baseline.graph), baseline.graph
     spectrum = graphs.lambda2(network)
     lambda2 = float(scipy.linalg.eigvalsh(graph.gossip_matrix)[-2])

@@ -148,7 +148,8 @@ def explain_failed_connection(name: str, found: AddressProbe) -> tuple[str, str]
         case "unreachable":
             return f"{found.why}; check firewalls and routes", f"{NETWORK_ADMINISTRATORS}, here or at {name}"
         case "certificate":
-            return found.why, _blamed_for_other(name, found.reason)
+            wrong = "; the address leads to another site: correct it in network.toml or in DNS"
+            return found.why + (wrong if found.reason == "site" else ""), _blamed_for_other(name, found.reason)
         case "welcome":
             return found.why, f"{THIS_SITE} and {name}: compare authority.pem, or ask {AUTHORITY_OPERATOR}"
     return (
@@ -160,7 +161,7 @@ def explain_failed_connection(name: str, found: AddressProbe) -> tuple[str, str]
 def _blamed_for_other(name: str, reason: str) -> str:
     match reason:
         case "site":
-            return f"{NETWORK_AUTHOR}, or {NETWORK_ADMINISTRATORS}: the address leads to another site"
+            return f"{NETWORK_AUTHOR}, or {NETWORK_ADMINISTRATORS} if the address is right"
         case "early":
             return f"{THIS_SITE} or {name}, whichever has the wrong clock"
         case "issuer":

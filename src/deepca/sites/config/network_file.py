@@ -287,7 +287,7 @@ class NetworkFile:
         return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).digest()
 
     def _end(self, name: str) -> int:
-        """Return the index of a site named in ``edges``."""
+        """Return the index of a site named in ``edges``; raise InvalidInput if the network has no such site."""
         try:
             return self.index(name)
         except InvalidInput as error:

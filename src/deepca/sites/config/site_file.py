@@ -147,7 +147,10 @@ def read_site(path: Path) -> SiteFile:
 
 
 def _listen(table: TomlTable, given: str | None, address: str | None) -> str | None:
-    """Return where to listen: at ``listen`` if given, else at the port of the site's address; None without either."""
+    """Return where to listen: at ``listen`` if given, else at the port of the site's address; None without either.
+
+    Raises InvalidInput if ``listen`` is not an address.
+    """
     if given is not None:
         try:
             split_address(given, lowest=0)

@@ -201,7 +201,7 @@ class TomlTable:
         return None if value is None else float(value)
 
     def duration(self, key: str, default: Any = _REQUIRED) -> float | None:
-        """Return a duration, written with its unit, in seconds."""
+        """Return a duration, written with its unit, in seconds; raise InvalidInput if it is missing or malformed."""
         value = self._get(key, str, 'a number with its unit in quotes, such as "30s", "5min" or "2h"', default)
         if not isinstance(value, str):
             return cast("float | None", value)
@@ -211,7 +211,10 @@ class TomlTable:
             raise self._file.located(error, (*self._keys, key)) from None
 
     def components(self, key: str) -> int | float | None:
-        """Return the number of components, or the share of variance to explain; None for "all"."""
+        """Return the number of components, or the share of variance to explain; None for "all".
+
+        Raises InvalidInput if the key is missing, or the value is any other text or of another type.
+        """
         value = self._get(key, (int, float, str), COMPONENTS, _REQUIRED)
         if isinstance(value, str) and value != "all":
             raise self._wrong(key, value, COMPONENTS)
@@ -223,7 +226,10 @@ class TomlTable:
         return TomlTable(self._file, known, (*self._keys, key))
 
     def tables(self, key: str, known: Sequence[str]) -> list[TomlTable]:
-        """Return an array of tables; ``known`` lists the keys that each may have."""
+        """Return an array of tables; ``known`` lists the keys that each may have.
+
+        Raises InvalidInput if the value is not an array of tables.
+        """
         words = f"one [[{key}]] table for each entry"
         value = self._get(key, list, words, [])
         if not all(isinstance(entry, dict) for entry in value):
@@ -231,7 +237,7 @@ class TomlTable:
         return [TomlTable(self._file, known, (*self._keys, key, number)) for number in range(len(value))]
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...] | None:
-        """Return pairs of names, or None if the key is missing."""
+        """Return pairs of names, or None if the key is missing; raise InvalidInput for any other value."""
         words = 'pairs of sites, such as [["north", "south"], ["south", "west"]]'
         value = self._get(key, list, words, None)
         if value is None:

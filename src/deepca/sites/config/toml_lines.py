@@ -110,7 +110,7 @@ def _header(statement: dict[str, Any], entries: dict[Keys, int]) -> Keys:
 
 
 def _matched(node: Any, keys: Keys) -> int:
-    """Return how many of the keys, from the first on, exist below a node."""
+    """Return how many leading keys exist below a node."""
     for count, key in enumerate(keys):
         if isinstance(key, int):
             there = isinstance(node, list) and key < len(node)

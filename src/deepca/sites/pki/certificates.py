@@ -1,4 +1,4 @@
-"""Build, read and check the certificates of sites, and the requests for them.
+"""Read and check the certificates of sites, and build and read the requests for them.
 
 A certificate names its site twice: as a DNS name, which TLS checks, and as ``deepca:<network>/<site>``. Keys are
 created at the site and stay there; the authority (:mod:`deepca.sites.pki.authority`) only sees requests.

@@ -250,7 +250,10 @@ def load_authority(site: SiteFile) -> x509.Certificate:
 
 
 def _key_of(site: SiteFile, certificate: x509.Certificate) -> Key:
-    """Return the key of a certificate, which is the pending one if a renewal was interrupted."""
+    """Return the key of a certificate, which is the pending one if a renewal was interrupted.
+
+    Raises InvalidInput if neither key is that of the certificate.
+    """
     wanted = fingerprint(certificate)
     key = load_key(site.key)
     if fingerprint(key) == wanted:

@@ -50,7 +50,10 @@ def read_issued(folder: Path) -> tuple[IssuedCertificate, ...]:
 
 
 def read_records(folder: Path) -> tuple[list[IssuedCertificate], int]:
-    """Return all certificates issued and the number of the last revocation list; 0 if the file does not record it."""
+    """Return all certificates issued and the number of the last revocation list; 0 if the file does not record it.
+
+    Raises InvalidInput if the file is missing, cannot be read or is damaged.
+    """
     path = folder / "issued.json"
     try:
         state = json.loads(read_content(path, "restore it from a backup"))

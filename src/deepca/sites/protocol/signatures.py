@@ -49,7 +49,7 @@ class Signatures(Protocol):
 
 
 class NoSignatures:
-    """Empty signatures, for agents within one process, or on loopback addresses without certificates."""
+    """Sign nothing and accept everything: within one process, or on loopback addresses without certificates."""
 
     unforgeable = False
 

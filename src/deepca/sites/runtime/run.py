@@ -240,7 +240,10 @@ class _Checkpointer(CheckpointObserver):
         self._scope, self._members = plan.digest, plan.members_digest
 
     def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, max_k: int) -> ResumePoint | None:
-        """Return where to resume: at the checkpoint that all members have, else from the most advanced member's W."""
+        """Return where to resume: at the checkpoint that all members have, else from the most advanced member's W.
+
+        Raises Regroup if any member cannot read the checkpoint.
+        """
         if plan.resume:
             found = self._checkpoints.load(plan.resume)
             network.begin(plan.epoch, 0, "resume")

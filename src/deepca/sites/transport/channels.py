@@ -88,7 +88,7 @@ class ClientChannel:
         self.where, self.who = address, name
 
     async def read(self) -> wire.Frame:
-        """Return the next frame."""
+        """Return the next frame; raise StreamEnded at the end of the stream, FrameError for malformed data."""
         try:
             data = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -136,7 +136,7 @@ class ServerChannel:
         self.where = plain_address(context.peer())
 
     async def read(self) -> wire.Frame:
-        """Return the next frame."""
+        """Return the next frame; raise StreamEnded at the end of the stream, FrameError for malformed data."""
         data = await self._context.read()
         if data is grpc.aio.EOF:
             raise StreamEnded(f"the connection to {self.who} was lost")

@@ -11,7 +11,7 @@ from deepca._util.units import plural
 from deepca.consensus.averaging import MAX_CONTROL_ERROR
 from deepca.network.traffic import Traffic
 
-__all__ = ["Certificate", "tangent"]
+__all__ = ["Certificate", "tangent_bound"]
 
 CLEAR_DIFFERENCE = 1e-2  # relative difference at which eigenvalues are clearly distinct
 MAX_KNOWN_TANGENT = 1e-6  # largest tangent of a component that counts as known, if rounding allows no smaller one
@@ -244,7 +244,7 @@ class Certificate:
         residual = hypot(self.residual, self.coupling) * self.scale
         # λ_{k+1} is at most the largest outside X; λ_{r+1} exceeds both that and θ_{r+1} by at most the residual
         below = self.bound if r == self.k else max(self.bound, self.eigenvalues[r]) + residual
-        return tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
+        return tangent_bound(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
 
     @property
     def n_bounded(self) -> int:
@@ -362,7 +362,7 @@ class Certificate:
         )
 
 
-def tangent(residual: float, reach: float) -> float:
-    """Return the bound on ``tan θ`` from ``sin θ ≤ residual / reach`` (Davis and Kahan); inf if that is not below 1."""
-    sine = residual / reach if reach > 0.0 else math.inf
+def tangent_bound(residual: float, gap: float) -> float:
+    """Return the bound on ``tan θ`` from ``sin θ ≤ residual / gap`` (Davis and Kahan); inf unless that is below 1."""
+    sine = residual / gap if gap > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf

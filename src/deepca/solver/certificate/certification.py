@@ -19,7 +19,7 @@ from deepca.network.broadcasts import check_basis, check_close, for_local_agents
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
-from deepca.solver.certificate.bounds import Certificate, tangent
+from deepca.solver.certificate.bounds import Certificate, tangent_bound
 from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, columns_for, overlap, probe
 
 __all__ = ["certify", "digest_of"]
@@ -120,7 +120,7 @@ def _certified(
         found = _with_previous_bound(found, previous)
     elif X.shape[1] < X.shape[0]:
         found = _probed(A, X, network, fresh, goal)
-    angle = tangent(fresh.residual, fresh.theta_low - found.bound) if found.averaging_ok else math.inf
+    angle = tangent_bound(fresh.residual, fresh.theta_low - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
@@ -355,5 +355,5 @@ def _largest_gap_below(theta: Array, separation: float) -> int | None:
 
 
 def _sine(tangent: float) -> float:
-    """Return the sine that belongs to a tangent."""
+    """Return sin θ, given tan θ."""
     return tangent / math.sqrt(1.0 + tangent * tangent)

@@ -174,8 +174,8 @@ def ritz(before: State, state: State) -> tuple[Array, Array]:
     Notes
     -----
     S is the tracked ``A V`` with V the basis of the previous step, so ``VᵀS`` gives both without another round: with
-    ``VᵀS = Q θ Qᵀ`` the components are ``V Q``, rotated into the newer subspace of W. The largest entry of each is
-    positive.
+    ``VᵀS = Q θ Qᵀ`` the components are ``V Q``, rotated into the newer subspace of W. The entry of largest
+    absolute value of each is positive.
     """
     W, V = state.W, state.multiplied_basis(before.W)
     theta, Q = np.linalg.eigh(symmetric_part(np.swapaxes(V, -1, -2) @ state.estimate))
