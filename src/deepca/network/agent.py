@@ -192,7 +192,7 @@ class AgentNetwork(Network):
         carried = list(self._pending) if with_pending else []
         riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
         if receivers and not infinities and not is_finite(payload):
-            raise self._overflow(payload)
+            raise self._overflow_error(payload)
         if receivers:
             self._check_own(riders, ops)
         received = self.exchange(Message(payload, riders), receivers, tuple(incoming))
@@ -226,7 +226,7 @@ class AgentNetwork(Network):
     def _blame(self, source: int, what: str) -> NoReturn:
         raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
 
-    def _overflow(self, payload: npt.NDArray[Any]) -> NotFiniteError:
+    def _overflow_error(self, payload: npt.NDArray[Any]) -> NotFiniteError:
         """Return the error for an array that is not finite; sending it would make its receiver blame this agent."""
         return NotFiniteError(
             f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
@@ -241,7 +241,7 @@ class AgentNetwork(Network):
         """Raise NotFiniteError if a local pending value is not finite; only the neutral infinity may be sent."""
         for rider, op in zip(riders, ops, strict=True):
             if _describe_pending_fault(rider, rider, op):
-                raise self._overflow(np.where(rider == neutral(op), 0.0, rider))
+                raise self._overflow_error(np.where(rider == neutral(op), 0.0, rider))
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         """Send one message to every receiver, and return one from every source.

@@ -174,18 +174,18 @@ class Neighbourhood(Topology):
     @cached_property
     def center(self) -> int:
         """Unknown locally; raise TopologyError."""
-        raise self._unknown("the center of the graph")
+        raise self._unknown_error("the center of the graph")
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Raise TopologyError: paths are unknown locally."""
-        raise self._unknown("paths")
+        raise self._unknown_error("paths")
 
     @cached_property
     def eigenvalues(self) -> Array:
         """Unknown locally; raise TopologyError."""
-        raise self._unknown("the spectrum of 𝐋")
+        raise self._unknown_error("the spectrum of 𝐋")
 
-    def _unknown(self, what: str) -> TopologyError:
+    def _unknown_error(self, what: str) -> TopologyError:
         return TopologyError(
             f"agent {self.agent} knows only its neighbours, not {what}; use a Topology of the whole graph, or compute "
             "with the other agents (deepca.decomposition.spectral.graphs.lambda2, deepca.network.trees.SpanningTree)",

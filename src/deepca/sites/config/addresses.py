@@ -35,27 +35,29 @@ def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
-        raise _malformed(address, "expected host:port, such as north.example.org:7400")
+        raise _malformed_error(address, "expected host:port, such as north.example.org:7400")
     if not lowest <= int(port) <= 65535:
-        raise _malformed(address, f"port {port} is not between {lowest} and 65535; choose one that is")
+        raise _malformed_error(address, f"port {port} is not between {lowest} and 65535; choose one that is")
     if bracketed or ":" in host:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise _malformed(address, f"{host!r} is not an IPv6 address; write one like [2001:db8::1]:7400") from None
+            raise _malformed_error(
+                address, f"{host!r} is not an IPv6 address; write one like [2001:db8::1]:7400"
+            ) from None
         if not bracketed:
-            raise _malformed(address, f"an IPv6 address needs brackets; write [{host}]:{port}")
+            raise _malformed_error(address, f"an IPv6 address needs brackets; write [{host}]:{port}")
     elif not _HOST_NAME.fullmatch(host):
-        raise _malformed(address, f"{host!r} is not a host name; write host:port, such as north.example.org:7400")
+        raise _malformed_error(address, f"{host!r} is not a host name; write host:port, such as north.example.org:7400")
     elif re.fullmatch("[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            raise _malformed(address, f"{host!r} is not an IPv4 address; write one like 192.0.2.1:7400") from None
+            raise _malformed_error(address, f"{host!r} is not an IPv4 address; write one like 192.0.2.1:7400") from None
     return host, int(port)
 
 
-def _malformed(address: str, advice: str) -> InvalidInput:
+def _malformed_error(address: str, advice: str) -> InvalidInput:
     return InvalidInput(f"{address!r}: {advice}", parameter="address", value=address)
 
 

@@ -170,7 +170,7 @@ class TomlTable:
         """Return an error about one key of this table, with file, line, key and value as attributes."""
         return self._file.error((*self._keys, key), message, value=value)
 
-    def _wrong(self, key: str, value: object, words: str) -> InvalidInput:
+    def _value_error(self, key: str, value: object, words: str) -> InvalidInput:
         return self.error(key, f"{key} = {_shorten(value)}{self._inside}: write {words}", value=value)
 
     def _get(self, key: str, kind: type | tuple[type, ...], words: str, default: Any) -> Any:
@@ -180,7 +180,7 @@ class TomlTable:
             return default
         value = self._values[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self._wrong(key, value, words)
+            raise self._value_error(key, value, words)
         return value
 
     def text(self, key: str, default: Any = _REQUIRED) -> Any:
@@ -217,7 +217,7 @@ class TomlTable:
         """
         value = self._get(key, (int, float, str), COMPONENTS, _REQUIRED)
         if isinstance(value, str) and value != "all":
-            raise self._wrong(key, value, COMPONENTS)
+            raise self._value_error(key, value, COMPONENTS)
         return None if isinstance(value, str) else cast("int | float", value)
 
     def table(self, key: str, known: Sequence[str]) -> TomlTable:
@@ -233,7 +233,7 @@ class TomlTable:
         words = f"one [[{key}]] table for each entry"
         value = self._get(key, list, words, [])
         if not all(isinstance(entry, dict) for entry in value):
-            raise self._wrong(key, value, words)
+            raise self._value_error(key, value, words)
         return [TomlTable(self._file, known, (*self._keys, key, number)) for number in range(len(value))]
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...] | None:

@@ -34,7 +34,7 @@ from deepca.sites.pki.certificates import (
 from deepca.sites.pki.identity import Identity, load_authority
 from deepca.sites.pki.issued import IssuedCertificate
 from deepca.sites.pki.keys import fingerprint, load_key, new_key, pending_key_path, write_key
-from deepca.sites.pki.requests import PendingRequest, about_file, examine_request, read_request
+from deepca.sites.pki.requests import PendingRequest, examine_request, read_request, with_file
 from deepca.sites.pki.revocation import (
     REVOCATION_LIST_DAYS,
     RevocationList,
@@ -320,7 +320,7 @@ def sign_request(
     try:
         signed = signer.sign(csr, days)
     except InvalidInput as error:
-        raise about_file(error, path) from None
+        raise with_file(error, path) from None
     revoked = signer.up_to_date_revocation_list()
     write_atomic(out, pem(signed) + revoked.pem)
     return SignedCertificate(

@@ -16,7 +16,7 @@ from deepca.sites.pki.certificates import load_request, now_utc
 from deepca.sites.pki.issued import IssuedCertificate, read_issued
 from deepca.sites.pki.keys import fingerprint
 
-__all__ = ["PendingRequest", "about_file", "examine_request", "read_request"]
+__all__ = ["PendingRequest", "examine_request", "read_request", "with_file"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_request(path: Path, authority: Path) -> tuple[PendingRequest, x509.Cert
     try:
         site, _ = check_request(csr, network_of(own))
     except InvalidInput as error:
-        raise about_file(error, path) from None
+        raise with_file(error, path) from None
     _check_member(site, authority / "network.toml")
     now = now_utc()
     valid = tuple(one for one in read_issued(authority) if one.site == site and one.valid(now))
@@ -88,7 +88,7 @@ def _check_member(site: str, network: Path) -> None:
         )
 
 
-def about_file(error: InvalidInput, path: Path) -> InvalidInput:
+def with_file(error: InvalidInput, path: Path) -> InvalidInput:
     """Return a copy of an error with the file in its message and attributes."""
     located = copy.copy(error)
     located.file, located.args = str(path), (f"{path}: {error}",)

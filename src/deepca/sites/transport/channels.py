@@ -92,7 +92,7 @@ class ClientChannel:
         try:
             data = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise self._ended(error) from None
+            raise self._stream_ended(error) from None
         if data is grpc.aio.EOF:
             raise StreamEnded(f"{self.who} closed the stream")
         return _parse(data, self.who)
@@ -102,7 +102,7 @@ class ClientChannel:
         try:
             await self._call.write(frame.SerializeToString())
         except grpc.aio.AioRpcError as error:
-            raise self._ended(error) from None
+            raise self._stream_ended(error) from None
         except asyncio.InvalidStateError:
             # the call is over; reading raises the reason
             while True:
@@ -122,7 +122,7 @@ class ClientChannel:
         while await self._call.read() is not grpc.aio.EOF:
             pass
 
-    def _ended(self, error: grpc.aio.AioRpcError) -> StreamEnded:
+    def _stream_ended(self, error: grpc.aio.AioRpcError) -> StreamEnded:
         failure = describe_connection_failure(self.who, self.where, error.details() or error.code().name)
         return StreamEnded(failure.why, refusal=failure.refusal)
 
