@@ -52,7 +52,7 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure an iteration, and return the sections about it."""
+    """Measure an iteration and return the sections about it."""
     effort = Effort.of(quick)
     with one_core():
         bench = _Bench.build(effort)

@@ -28,7 +28,7 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure fits, and return a section with a row per data set."""
+    """Measure fits and return a section with a row per data set."""
     section = Section(
         "A whole fit compared with scikit-learn",
         f"DecentralizedPCA(n_components={_K}, n_agents={_M}, tol={_TOL:g}).fit(X), 40,000 × 300: reading, agreeing on "

@@ -44,7 +44,7 @@ class Floor:
 
 
 def find_floor(name: str, data: npt.NDArray[np.float64], tick: Tick, *, repetitions: int = 9) -> Floor:
-    """Time all readers on contiguous ``data``, and return the floor with the fastest one."""
+    """Time all readers on contiguous ``data`` and return the floor with the fastest one."""
     flat = data.reshape(-1)
     trials = [timed(reader, _bound(read, flat), repeat=_reads(flat)) for reader, read in READERS.items()]
     taken: dict[str, Seconds] = interleave(trials, repetitions, tick)

@@ -43,7 +43,7 @@ def make(path: Path, nbytes: int, columns: int) -> None:
 
 
 def fit(path: Path, agents: int) -> dict[str, float]:
-    """Fit the file in this process, and return the growth of RssAnon up to its peak."""
+    """Fit the file in this process and return the growth of RssAnon up to its peak."""
     from deepca import SimulatedNetwork
     from deepca.data.allocation import split_equally
     from deepca.data.readers import open_source, spool

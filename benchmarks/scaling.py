@@ -46,7 +46,7 @@ def steps(quick: bool) -> int:
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """Measure all series, and return one section for each."""
+    """Measure all series and return one section for each."""
     with one_core():
         return [_measured(series, _repetitions(quick), tick) for series in _all_series(quick)]
 

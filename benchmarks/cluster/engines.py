@@ -61,7 +61,7 @@ class Bench:
         return self._blocks[data, rows]
 
     def prepared(self, what: str, data: str, rows: int, count: int) -> Callable[[], Answer]:
-        """Prepare the inputs, and return the function to time.
+        """Prepare the inputs and return the function to time.
 
         ``count`` is its number of iterations; a fit, products and reading ignore it.
         """

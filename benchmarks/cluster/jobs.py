@@ -93,7 +93,7 @@ class Job:
         self.finish()
 
     def ask(self, question: Any) -> Any:
-        """Send a question as one line, and return the answer; raise JobFailed if the job ends without an answer."""
+        """Send a question as one line and return the answer; raise JobFailed if the job ends without an answer."""
         if self._process.stdin is None:
             raise JobFailed(f"{self._name} does not read questions")
         try:

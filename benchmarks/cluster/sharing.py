@@ -1,4 +1,4 @@
-"""Share the cores of a machine among ranks: pin each to its own core, and wait without occupying a core.
+"""Share the cores of a machine among ranks: pin each to its own core and wait without occupying a core.
 
 A rank that waits in an MPI call keeps its core busy, so two ranks on the same core block each other for milliseconds.
 """

@@ -300,7 +300,7 @@ class Fleet:
                 self.processes[site] = start_process(_agent_process, *arguments)
 
     def signal(self, site: int, number: signal.Signals) -> bool:
-        """Send a signal to the agent of a site, and return whether it was running."""
+        """Send a signal to the agent of a site and return whether it was running."""
         process = self.processes.get(site)
         if process is None or process.pid is None or process.exitcode is not None:
             return False
@@ -310,7 +310,7 @@ class Fleet:
         return False
 
     def kill(self, *sites: int) -> float:
-        """Kill the agents of these sites with SIGKILL, and return the monotonic time at which this happened."""
+        """Kill the agents of these sites with SIGKILL and return the monotonic time at which this happened."""
         now = time.monotonic()
         for site in sites:
             self.signal(site, signal.SIGKILL)

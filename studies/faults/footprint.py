@@ -35,7 +35,7 @@ def memory_of(pid: int | None, field: str = "VmRSS") -> float:
 
 
 def measure_separately(fleet: Fleet, limit: float) -> Footprint:
-    """Run a fleet, and return the footprint of the agent that used most memory."""
+    """Run a fleet and return the footprint of the agent that used most memory."""
     fleet.start()
     sites = range(fleet.setup.sites)
     most, before = [0.0 for _ in sites], [0.0 for _ in sites]

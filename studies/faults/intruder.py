@@ -149,7 +149,7 @@ async def _send_control(call: Any, credentials: Any, me: str, place: int, run: b
 
 
 async def _stream(call: Any, credentials: Any, me: str, rng: np.random.Generator, run: bytes, sent: Sent) -> None:
-    """Authenticate, and then send bad frames until the agent ends the stream."""
+    """Authenticate and then send bad frames until the agent ends the stream."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     hello, mine = await _authenticate(call, credentials, me, run)

@@ -70,14 +70,14 @@ class _NodeExchange:
             self._node.tick()
 
     def exchange(self, payload: Array) -> dict[int, Message]:
-        """Send the same message to all neighbours, and return the messages received from them."""
+        """Send the same message to all neighbours and return the messages received from them."""
         self._count += 1
         tag = Tag(self._plan.epoch, "measured", 0, self._count)
         message = Message(payload, ())
         return self._node.exchange(self._plan, tag, dict.fromkeys(self._peers, message), self._peers)
 
     def rounds(self, count: int, payload: Array) -> None:
-        """Exchange a payload ``count`` times, and check the sizes of what is received."""
+        """Exchange a payload ``count`` times and check the sizes of what is received."""
         for _ in range(count):
             for message in self.exchange(payload).values():
                 assert message.payload is not None
@@ -137,7 +137,7 @@ class _BareExchange:
         await accepted.wait()
 
     def rounds(self, count: int, payload: Array) -> None:
-        """Exchange a payload ``count`` times, and check the sizes of what is received."""
+        """Exchange a payload ``count`` times and check the sizes of what is received."""
         self._loop.run_until_complete(self._rounds(count, payload.tobytes()))
 
     async def _rounds(self, count: int, payload: bytes) -> None:
@@ -227,7 +227,7 @@ def _send_large(index: int, results: Connection, sites: Sequence[Path], size: in
 
 
 def _run_processes(work: Callable[..., None], count: int, arguments: tuple[object, ...], limit: float) -> list[Any]:
-    """Run ``work`` in ``count`` processes, and return what each of them sends back within ``limit`` seconds."""
+    """Run ``work`` in ``count`` processes and return what each of them sends back within ``limit`` seconds."""
     context = multiprocessing.get_context("forkserver")
     processes: list[Process] = []
     pipes: list[Connection] = []

@@ -60,7 +60,7 @@ class Proxies:
         self._do(self._slow(directions, seconds))
 
     def cut(self, links: Iterable[Direction]) -> None:
-        """Reset the connections of these links, and refuse new ones."""
+        """Reset the connections of these links and refuse new ones."""
         self._do(self._cut(set(links)))
 
     def restore(self, links: Iterable[Direction]) -> None:

@@ -1,4 +1,4 @@
-"""Inject random schedules of faults into simulated agents, and check how every run ends."""
+"""Inject random schedules of faults into simulated agents and check how every run ends."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def rows_of(schedule: Schedule) -> list[Array]:
 
 
 def simulate(schedule: Schedule) -> Outcome:
-    """Run a schedule, and compare every result with the PCA of the pooled rows of the sites that it names."""
+    """Run a schedule and compare every result with the PCA of the pooled rows of the sites that it names."""
     rows = rows_of(schedule)
     outcome = Outcome(schedule)
     simulated = SimulatedRun(schedule, rows, outcome)
@@ -276,7 +276,7 @@ class SimulatedRun:
             self.outcome.epochs = max(self.outcome.epochs, facts["epoch"])
 
     def inject(self, fault: Fault) -> None:
-        """Begin a fault, and schedule its end."""
+        """Begin a fault and schedule its end."""
         network, after = self.network, self.clock.time + fault.seconds
         links = network.link_faults
         if fault.kind == "kill":

@@ -1,4 +1,4 @@
-"""Describe problems as plain data, and build their ``A_j``, network, W⁰ and pooled answer."""
+"""Describe problems as plain data and build their ``A_j``, network, W⁰ and pooled answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store finished runs as one small JSON file each, and reuse them."""
+"""Store finished runs as one small JSON file each and reuse them."""
 
 from __future__ import annotations
 

@@ -53,10 +53,25 @@ def test_invalid_settings_name_the_parameter(parameter: str, value: Any) -> None
 
 @pytest.mark.parametrize("algorithm", ["krylov", "covariance"])
 def test_exact_averages_choose_their_number_of_rounds(algorithm: str) -> None:
-    with raises(ParameterError, parameter="rounds", value=3):
-        check_settings(Settings(algorithm=algorithm, rounds=3))
-    check_settings(Settings(algorithm=algorithm))
-    check_settings(Settings(rounds=3))
+    ring = from_name("ring:4")
+    for name in (algorithm, "auto"):
+        with raises(ParameterError, parameter="rounds", value=3):
+            check_network(Settings(algorithm=name, rounds=3), ring)
+    check_network(Settings(rounds=3, messages="float32"), ring)  # "auto" selects an algorithm that gossips
+    check_network(Settings(rounds=3), from_name("one-peer:4"))
+    for name in (algorithm, "auto", "accelerated"):
+        check_network(Settings(algorithm=name), ring)
+
+
+@pytest.mark.parametrize("algorithm", ["krylov", "covariance", "auto"])
+def test_rounds_are_ignored_by_estimators_whose_algorithm_averages_exactly(algorithm: str) -> None:
+    """As parameters of scikit-learn are that do not apply to the chosen solver."""
+    X = np.random.default_rng(0).standard_normal((40, 5))
+    default, three = (
+        deepca.DecentralizedPCA(2, n_agents=4, algorithm=algorithm, rounds=rounds).fit(X).components_
+        for rounds in ("auto", 3)
+    )
+    np.testing.assert_array_equal(default, three)
 
 
 @pytest.mark.parametrize("algorithm", ["krylov", "covariance"])

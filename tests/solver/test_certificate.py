@@ -16,6 +16,7 @@ import scipy.linalg
 import deepca
 from deepca import AgentNetwork, DeEPCA, FastMix, SimulatedNetwork, Tolerance, certify, solve
 from deepca._util.typing import Csr, Orthonormalise
+from deepca.errors import ParameterError
 from deepca.network import Network
 from deepca.network.transports.base import Message
 from deepca.operators import from_matrices, from_rows
@@ -25,6 +26,7 @@ from deepca.solver.certificate.probing import probe
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, Stepwise, everyone, mine, network_of, of_all, of_mine
+from tests.support.errors import raises
 from tests.support.helpers import worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -223,6 +225,28 @@ def with_warning(work: Callable[[], Any]) -> Any:
         value = work()
     assert [(one.category, one.filename) for one in heard] == [(DeprecationWarning, __file__)]
     return value
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        *(("failure_probability", value) for value in (-1.0, 0.0, 1.0, 2.0, np.nan)),
+        *((name, value) for name in ("tol", "accuracy", "gap") for value in (-1.0, 0.0, np.nan, "1")),
+        *(("max_products", value) for value in (0, -3, 1.5, True)),
+    ],
+)
+def test_certify_names_a_parameter_that_is_out_of_range(parameter: str, value: Any) -> None:
+    stack, U = problem()
+    with raises(ParameterError, parameter=parameter):
+        certify(stack, np.stack([U] * M), SimulatedNetwork(PLACE), **{parameter: value})
+
+
+def test_a_large_tolerance_costs_no_accuracy() -> None:
+    """The bound holds whatever tolerance was asked for."""
+    stack, U = problem()
+    X = np.linalg.qr(U + 1e-3 * np.random.default_rng(7).standard_normal(U.shape))[0]
+    certificate, _ = certify(stack, np.stack([X] * M), SimulatedNetwork(PLACE), tol=1e20, gap=1e20)
+    assert worst_tangent(pooled_answer(stack, U.shape[1])[1], X[None]) <= certificate.angle < 0.1
 
 
 def test_parameters_of_certify_are_accepted_under_their_old_names() -> None:

@@ -1,4 +1,4 @@
-"""Write files atomically, and lock files and folders."""
+"""Write files atomically and lock files and folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log the events of a site's agent, and pass them to handlers.
+"""Log the events of a site's agent and pass them to handlers.
 
 An event is a log record with three extra attributes: ``site``, the site where it happened; ``event``, its kind; and
 ``facts``, a mapping with its details. Several agents may run in one process; ``site`` distinguishes their records.
@@ -52,7 +52,7 @@ class EventHandler(logging.Handler):
         self._callback, self.site = callback, site
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass an event on, and ignore other records."""
+        """Pass an event on and ignore other records."""
         if is_event(record, self.site):
             more = vars(record)
             try:

@@ -1,4 +1,4 @@
-"""Convert masked arrays without masked entries to plain arrays, and reject others."""
+"""Convert masked arrays without masked entries to plain arrays and reject others."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ __all__ = [
     "replacement",
 ]
 
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"  # looks a name up before the import statement does, which warns
+
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +99,7 @@ NAMES = {
     "assembled": "gather_parts",
     "averager": "default_mixer",
     "exact_average_then": "exact_average_and_derive",
+    "faded": "discounted_covariances",
     "first_columns": "starting_block",
     "graph_of": "graph_digest",
     "largest_positive": "flip_signs",
@@ -131,7 +134,7 @@ def _redirect(module: ModuleType, name: str) -> ModuleType:
             raise AttributeError(wanted)
         for new in RENAMED[name]:
             place = import_module(f"deepca.{new}")
-            for known_as in (wanted, NAMES.get(wanted, wanted)):
+            for known_as in dict.fromkeys((NAMES.get(wanted, wanted), wanted)):
                 if hasattr(place, known_as):
                     return getattr(place, known_as)
         raise AttributeError(f"module 'deepca.{name}' has no attribute {wanted!r}; {replacement(name)}")
@@ -158,7 +161,7 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=_has_children(name))
 
     def exec_module(self, module: ModuleType) -> None:
-        """Warn, and make the old module resolve its attributes in the new ones."""
+        """Warn and make the old module resolve its attributes in the new ones."""
         name = module.__name__.removeprefix("deepca.")
         warnings.warn(replacement(name), DeprecationWarning, stacklevel=2)
         _redirect(module, name)
@@ -173,6 +176,8 @@ def install() -> None:
 def renamed_attributes(**names: str) -> Callable[[type[T]], type[T]]:
     """Decorate a class so that its instances have attributes under old names, too, with a deprecation warning.
 
+    The fields of a dataclass are also accepted under old names by its constructor, and when it is unpickled.
+
     Parameters
     ----------
     **names : str
@@ -181,7 +186,14 @@ def renamed_attributes(**names: str) -> Callable[[type[T]], type[T]]:
 
     def decorated(cls: type[T]) -> type[T]:
         # set by name, since type checkers should know the new names only
-        for name, value in (("_renamed", {**getattr(cls, "_renamed", {}), **names}), ("__getattr__", _lookup)):
+        added: dict[str, Any] = {"_renamed": {**getattr(cls, "_renamed", {}), **names}, "__getattr__": _lookup}
+        fields = getattr(cls, "__dataclass_fields__", {})
+        parameters = {old: new for old, new in names.items() if new in fields}
+        if parameters:
+            added["__init__"] = renamed_parameters(**parameters)(vars(cls)["__init__"])
+            if not hasattr(cls, "__setstate__"):
+                added["__setstate__"] = _restore
+        for name, value in added.items():
             setattr(cls, name, value)
         return cls
 
@@ -198,6 +210,11 @@ def _lookup(instance: Any, name: str) -> Any:
     return getattr(instance, new)
 
 
+def _restore(instance: Any, state: dict[str, Any]) -> None:
+    """Restore an unpickled dataclass, whose fields may have old names."""
+    vars(instance).update({type(instance)._renamed.get(name, name): value for name, value in state.items()})
+
+
 def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a module that resolves old names of its objects, with a deprecation warning.
 
@@ -212,7 +229,8 @@ def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
     def attribute(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        _warn(f"{module}.{name}", f"{module}.{names[name]}")
+        if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
+            _warn(f"{module}.{name}", f"{module}.{names[name]}")
         return getattr(sys.modules[module], names[name])
 
     return attribute
@@ -228,12 +246,14 @@ def renamed_parameters(**names: str) -> Callable[[Callable[P, R]], Callable[P, R
     """
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        called = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[-1]
+
         @wraps(function)
         def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
-            for old in names.keys() & kwargs.keys():
+            for old in [name for name in names if name in kwargs]:
                 if names[old] in kwargs:
-                    raise TypeError(f"{function.__name__}() got both {old!r} and {names[old]!r}, its new name")
-                _warn(f"parameter {old!r} of {function.__name__}()", repr(names[old]))
+                    raise TypeError(f"{called}() got both {old!r} and {names[old]!r}, its new name")
+                _warn(f"parameter {old!r} of {called}()", repr(names[old]))
                 kwargs[names[old]] = kwargs.pop(old)
             return function(*args, **kwargs)
 

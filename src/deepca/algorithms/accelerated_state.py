@@ -1,4 +1,4 @@
-"""Define the state of accelerated DeEPCA, and choose its edge and its number of columns."""
+"""Define the state of accelerated DeEPCA and choose its edge and its number of columns."""
 
 from __future__ import annotations
 

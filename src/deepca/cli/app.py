@@ -1,4 +1,4 @@
-"""Register all subcommands of ``deepca``, and define ``deepca demo``."""
+"""Register all subcommands of ``deepca`` and define ``deepca demo``."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _check_real(engine: str, out: Path | None, rounds: int | None) -> None:
 
 
 def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:
-    """Draw the figure, and print the table or its numbers as JSON."""
+    """Draw the figure and print the table or its numbers as JSON."""
     from deepca.plots.curves import convergence
 
     figure.parent.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ class Command(TyperCommand):
     """Command with the help, the checks of options and the error messages that all commands of deepca share."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept renamed options with a notice, and reject repeated options and values that are not numbers."""
+        """Accept renamed options with a notice and reject repeated options and values that are not numbers."""
         if ctx.resilient_parsing:  # shell completion must neither print nor fail
             return list(super().parse_args(ctx, args))
         args = list(self._with_new_names(ctx, args))
@@ -100,7 +100,7 @@ class Command(TyperCommand):
         return None if expected is None or not isinstance(value, str) else f"{_name(param)} {value}: {expected}"
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and record its context for :func:`message_for`."""
+        """Run the command and record its context for :func:`message_for`."""
         before = _running.set(ctx)
         try:
             return super().invoke(ctx)

@@ -94,7 +94,7 @@ class Pace(Protocol):
         ...
 
     def reset(self, t: int, K: int) -> None:
-        """Discard all observations after a restart in iteration t, and continue with K rounds."""
+        """Discard all observations after a restart in iteration t and continue with K rounds."""
         ...
 
 
@@ -110,7 +110,7 @@ class MatchedRounds:
         self.K = K or self._rounds(_FIRST_LEFTOVER)
 
     def reset(self, t: int, K: int) -> None:
-        """Discard all observations, and reset the limit on the disagreement that rounds may leave."""
+        """Discard all observations and reset the limit on the disagreement that rounds may leave."""
         self._share, self._since, self._min_K, self._resumed, self.K = _MAX_LEFTOVER, t, 1, K, K
         self._seen.clear()
         self._recent.clear()
@@ -283,7 +283,7 @@ class SearchedRounds:
         self._patience *= 2
 
     def _set_rounds(self, K: int, t: int) -> None:
-        """Use K from now on, and discard the observations of another K."""
+        """Use K from now on and discard the observations of another K."""
         self.K, self._since = min(K, self._limit), t
         self._seen.clear()
 

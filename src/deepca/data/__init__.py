@@ -1,4 +1,4 @@
-"""Read the rows of the agents, and compute their statistics in one pass.
+"""Read the rows of the agents and compute their statistics in one pass.
 
 Loading the data sets of the paper (:mod:`deepca.data.libsvm`) requires the ``data`` extra (scikit-learn, pooch).
 """

@@ -1,4 +1,4 @@
-"""Read headers of .npy files, and write .npy files row by row."""
+"""Read headers of .npy files and write .npy files row by row."""
 
 from __future__ import annotations
 

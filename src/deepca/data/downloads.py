@@ -1,4 +1,4 @@
-"""Download files with pooch, and report failures in one line."""
+"""Download files with pooch and report failures in one line."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _decompose_with_checkpoints(
     checkpointing: CheckpointerFactory | None,
     options: RunOptions,
 ) -> Decomposition:
-    """Call :func:`decompose`; write checkpoints, and resume from those found, if requested."""
+    """Call :func:`decompose`; write checkpoints and resume from those found, if requested."""
     if checkpointing is None:
         return decompose(local_data, network, settings, **options)
     checkpointer = checkpointing.open(network, local_data, settings)

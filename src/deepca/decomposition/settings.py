@@ -123,13 +123,6 @@ def check_settings(settings: Settings) -> None:
     for parameter, allowed in _ALLOWED.items():
         check(parameter, getattr(settings, parameter), *allowed)
     Tolerance(settings.tol)
-    if settings.rounds != "auto" and settings.algorithm in _EXACT:
-        raise ParameterError(
-            "rounds",
-            settings.rounds,
-            f"algorithm = {settings.algorithm!r} averages exactly, and its number of rounds follows from the network; "
-            "use rounds = 'auto', or algorithm = 'accelerated'",
-        )
     if settings.messages != "float64" and settings.algorithm in _EXACT:
         raise ParameterError(
             "messages",
@@ -139,7 +132,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_network(settings: Settings, topology: Topology) -> None:
-    """Raise ParameterError if the algorithm averages exactly, which is impossible on a time-varying network."""
+    """Raise ParameterError if a simulated network cannot run the algorithm, or the number of rounds has no effect."""
     if topology.time_varying and settings.algorithm in _EXACT:
         raise ParameterError(
             "algorithm",
@@ -147,6 +140,22 @@ def check_network(settings: Settings, topology: Topology) -> None:
             f"this algorithm averages exactly, which needs a static network, but {topology.name} is time-varying; use "
             "algorithm = 'accelerated' or algorithm = 'deepca'",
         )
+    algorithm = _resolved(settings.algorithm, settings.messages, reliable=not topology.time_varying)
+    if settings.rounds != "auto" and algorithm in _EXACT:
+        selected = f"algorithm = 'auto' selects {algorithm}, which" if settings.algorithm == "auto" else algorithm
+        raise ParameterError(
+            "rounds",
+            settings.rounds,
+            f"{selected} averages exactly, in a number of rounds that follows from the network; use rounds = 'auto', "
+            "or algorithm = 'accelerated'",
+        )
+
+
+def _resolved(algorithm: str, messages: Messages, *, reliable: bool) -> str:
+    """Return the algorithm that "auto" selects, or the given one."""
+    if algorithm != "auto":
+        return algorithm
+    return "krylov" if reliable and messages == "float64" else "accelerated"
 
 
 def create_algorithm(
@@ -171,7 +180,7 @@ def create_algorithm(
     network : Network
         Network of the agents.
     rounds : int or "auto"
-        Gossip rounds per iteration.
+        Gossip rounds per iteration, for algorithms that gossip.
     messages : {"float64", "float32", "float16"}
         Precision of gossip messages.
 
@@ -198,8 +207,7 @@ def create_algorithm(
     =========== =====================================================================================================
     """
     check_settings(Settings(algorithm=name, rounds=rounds, messages=messages))
-    if name == "auto":
-        name = "krylov" if network.reliable and messages == "float64" else "accelerated"
+    name = _resolved(name, messages, reliable=network.reliable)
     if name == "krylov":
         return BlockKrylov(A, W0, network)
     if name == "covariance":

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from deepca._util.renamed import renamed_names
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.base import TrackedState
@@ -23,8 +22,6 @@ from deepca.solver.loop import solve
 from deepca.solver.result import Result
 
 __all__ = ["discounted_covariances", "follow"]
-
-__getattr__ = renamed_names(__name__, faded="discounted_covariances")
 
 
 def follow(

@@ -41,10 +41,8 @@ from deepca.solver.ritz_axes import complete_null_columns
 
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
 
-_OLD_FIELDS = {"common": "shared_vectors", "own": "local_vectors", "own_errors": "local_errors"}  # until version 0.1
 
-
-@renamed_attributes(**_OLD_FIELDS)
+@renamed_attributes(common="shared_vectors", own="local_vectors", own_errors="local_errors")
 @dataclass(frozen=True, repr=False)
 class SingularTriplets(Answer):
     """Singular triplets, the same at every agent except for ``local_vectors``, ``local_errors`` and ``traffic``.
@@ -119,10 +117,6 @@ class SingularTriplets(Answer):
         """
         part = (self.local_vectors[j] * self.values) @ self.shared_vectors.T
         return part if self.partition == "rows" else part.T
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled object, which has the old names of fields if version 0.1 wrote it."""
-        vars(self).update({_OLD_FIELDS.get(name, name): value for name, value in state.items()})
 
     def __repr__(self) -> str:
         """Return a summary with the status."""
@@ -345,7 +339,7 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
 
 
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
-    """Sort the triplets by descending singular value, and flip signs as scikit-learn does, by the right vectors."""
+    """Sort the triplets by descending singular value and flip signs as scikit-learn does, by the right vectors."""
     k = common.shape[1]
     sigma = np.sqrt(_mean([np.square(y).sum(axis=0) for y in Y], network, "signs") * network.n_agents)
     order = np.argsort(-sigma, kind="stable")

@@ -39,7 +39,7 @@ class LocalBlocks:
 
 
 def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> LocalBlocks:
-    """Read the local agents' blocks once, and check them against those of all other agents."""
+    """Read the local agents' blocks once and check them against those of all other agents."""
     if partition not in get_args(Partition):
         raise ParameterError("partition", partition, "choose 'rows' or 'columns', whichever the agents have")
     agents = network.local.reshape(-1)

@@ -217,7 +217,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[tuple[BufferedReader, int]]:
-    """Open a regular file, and yield it with its size."""
+    """Open a regular file and yield it with its size."""
     if not path.is_file():  # opening a pipe would wait for a writer
         raise FileNotFoundError(errno.ENOENT, "the file no longer exists, or is not a regular file")
     with path.open("rb") as file:

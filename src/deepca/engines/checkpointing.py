@@ -61,7 +61,7 @@ class ResumePoint:
 
 
 class RunCheckpointer(Observer, Protocol):
-    """Observer that writes the checkpoints of a run, and finds the one to resume from."""
+    """Observer that writes the checkpoints of a run and finds the one to resume from."""
 
     def resume_point(self) -> ResumePoint | None:
         """Return the point to resume from; None to start over."""
@@ -172,7 +172,7 @@ class CheckpointOptions:
 
 
 class Checkpointer(CheckpointObserver):
-    """Observer that writes checkpoints of the local agents, and finds the one to resume from.
+    """Observer that writes checkpoints of the local agents and finds the one to resume from.
 
     Every process has a subfolder, whose name contains the indices of its agents. A run resumes only if all processes
     have a State of the same iteration, of the same run (settings, network, partition of the agents) over the same rows

@@ -1,4 +1,4 @@
-"""Write the checkpoints of one process to a folder, and keep the newest two."""
+"""Write the checkpoints of one process to a folder and keep the newest two."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Engine:
         return self.rank == 0
 
     def gather_texts(self, own: str) -> list[str]:
-        """Send a text to all other ranks, and receive theirs; every rank must call this.
+        """Send a text to all other ranks and receive theirs; every rank must call this.
 
         Parameters
         ----------

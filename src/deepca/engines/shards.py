@@ -1,4 +1,4 @@
-"""Find the files of a run on several ranks, and open those of the local agents."""
+"""Find the files of a run on several ranks and open those of the local agents."""
 
 from __future__ import annotations
 

@@ -180,13 +180,13 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Distribu
             del self.feature_names_in_
 
     def _rows(self, X: Any, *, sparse: bool = True) -> Any:
-        """Check the rows to transform, and return them."""
+        """Check the rows to transform and return them."""
         check_is_fitted(self)
         accepted = ("csr", "csc") if sparse else False
         return validate_data(self, unmasked(X, "X"), accept_sparse=accepted, dtype=_FLOATS, reset=False)
 
     def _scores(self, X: Any) -> npt.NDArray[Any]:
-        """Check the scores to transform back, and return them."""
+        """Check the scores to transform back and return them."""
         check_is_fitted(self)
         return np.asarray(check_array(unmasked(X, "X"), dtype=_FLOATS))
 

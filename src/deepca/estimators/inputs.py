@@ -85,7 +85,7 @@ def check_same_on_all_ranks(engine: Engine, sources: Sequence[Source], weights: 
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
-    """Check the weights of one agent's rows, and return them."""
+    """Check the weights of one agent's rows and return them."""
     given = unmasked(given, f"{source.name}, weights")
     try:
         weights = np.asarray(given, dtype=np.float64)

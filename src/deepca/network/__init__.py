@@ -1,9 +1,12 @@
 """Networks, through which agents exchange values: all agents in one process, or one agent among others."""
 
+from deepca._util.renamed import renamed_names
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.base import Network
 from deepca.network.reductions import PendingReduction
 from deepca.network.simulated import SimulatedNetwork
 from deepca.network.traffic import Traffic
+
+__getattr__ = renamed_names(__name__, Pending="PendingReduction")
 
 __all__ = ["AgentNetwork", "Network", "PendingReduction", "SimulatedNetwork", "Traffic", "run_agents"]

@@ -1,4 +1,4 @@
-"""Connect a single agent to its neighbours through a transport, and run all agents as threads of one process."""
+"""Connect a single agent to its neighbours through a transport and run all agents as threads of one process."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class AgentNetwork(Network):
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
     def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
-        """Send the compressed difference, and update the copies of this agent's and its neighbours' values."""
+        """Send the compressed difference and update the copies of this agent's and its neighbours' values."""
         _, incoming, _ = self._links
         before = Copies.continued(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
@@ -156,7 +156,7 @@ class AgentNetwork(Network):
         return pending
 
     def _now(self) -> _Links:
-        """Return the links of the next round, and advance the round counter of a time-varying network."""
+        """Return the links of the next round and advance the round counter of a time-varying network."""
         if not self.topology.time_varying:
             return self._links
         self.next_round += 1
@@ -173,7 +173,7 @@ class AgentNetwork(Network):
         parts: tuple[ExpectedPart, ...] = (),
         unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
-        """Exchange one array along the links, and return the arrays of the neighbours.
+        """Exchange one array along the links and return the arrays of the neighbours.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class AgentNetwork(Network):
                 raise self._overflow_error(np.where(rider == neutral(op), 0.0, rider))
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
-        """Send one message to every receiver, and return one from every source.
+        """Send one message to every receiver and return one from every source.
 
         All communication of this agent passes through this method, which tags each message with its round.
 

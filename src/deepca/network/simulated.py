@@ -95,7 +95,7 @@ class SimulatedNetwork(Network):
         return y
 
     def collect(self, x: Array, /) -> Array:
-        """Look up the values of the neighbours, and count what separate agents would send."""
+        """Look up the values of the neighbours and count what separate agents would send."""
         self._check_epoch()
         beside = self.neighbors
         self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._pending_bytes())
@@ -121,7 +121,7 @@ class SimulatedNetwork(Network):
         return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-        """Compute the mean directly, and count what separate agents would send."""
+        """Compute the mean directly and count what separate agents would send."""
         if self._runs_every_round:
             return super().sweep(x, derive, size)
         self._check_epoch()
@@ -134,7 +134,7 @@ class SimulatedNetwork(Network):
         return mean + 0.0, derived + 0.0
 
     def broadcast(self, x: Array, /) -> Array:
-        """Return the leader's row, and count what separate agents would send."""
+        """Return the leader's row and count what separate agents would send."""
         if self._runs_every_round or not (self.reliable and self.topology.fully_known):
             return super().broadcast(x)
         self._check_epoch()
@@ -181,7 +181,7 @@ class SimulatedNetwork(Network):
         return _apply(linear.matrix, x)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
-        """Reduce over the array, and count the rounds that flooding would take."""
+        """Reduce over the array and count the rounds that flooding would take."""
         self._check_epoch()
         value = reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0)
         rounds = self._flood_rounds()

@@ -46,7 +46,7 @@ class Traffic:
         return self.bytes_sent / self.agents
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Add the counts of another period, and keep the number of agents."""
+        """Add the counts of another period and keep the number of agents."""
         return replace(
             self,
             rounds=self.rounds + other.rounds,

@@ -1,4 +1,4 @@
-"""Operators that keep dense rows, and multiply without forming the matrices ``A_j``."""
+"""Operators that keep dense rows and multiply without forming the matrices ``A_j``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that keep sparse rows, and centre them without making them dense."""
+"""Operators that keep sparse rows and centre them without making them dense."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class MeteredNetwork(SimulatedNetwork):
         self._counts: dict[object, tuple[object, _MessageCounts | None]] = {}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
-        """Begin a phase, and count it towards the iterations or the certificate."""
+        """Begin a phase and count it towards the iterations or the certificate."""
         super().begin(epoch, t, phase)
         self._proves = phase in CERTIFICATE_PHASES
 

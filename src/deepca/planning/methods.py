@@ -1,4 +1,4 @@
-"""Record the course of a run, and choose the fastest algorithm: what plan and simulate have in common."""
+"""Record the course of a run and choose the fastest algorithm: what plan and simulate have in common."""
 
 from __future__ import annotations
 

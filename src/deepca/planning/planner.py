@@ -259,7 +259,7 @@ def _check(tol: float, dim: int | None, options: _Options) -> None:
 
 
 def _rehearse(net: Topology, link: LinkSpeed, tol: float, expected: _Expected, options: _Options) -> Plan:
-    """Rehearse the algorithms on surrogates of the expected data, and recommend one."""
+    """Rehearse the algorithms on surrogates of the expected data and recommend one."""
     rehearsal = Rehearsal(net, link, not options.unreliable, tol, options.messages, options.observer_factory)
     agents, few = expected.surrogates(net.n_agents, options.seed)
     found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in options.algorithms]

@@ -1,4 +1,4 @@
-"""Run the real algorithms on surrogate agents, and count what they send."""
+"""Run the real algorithms on surrogate agents and count what they send."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Rehearsal:
     observer_factory: ObserverFactory | None
 
     def prediction(self, algorithm: str, agents: SurrogateAgents) -> Prediction:
-        """Run an algorithm, and extrapolate if it does not finish within the affordable iterations."""
+        """Run an algorithm and extrapolate if it does not finish within the affordable iterations."""
         k = agents.W0.shape[1]
         network = self._network(agents, k)
         course = _Extrapolation(agents.U, lambda: network.running, every=_RECORD_EVERY)

@@ -83,7 +83,7 @@ class TimedNetwork(SimulatedNetwork):
         return {**self._spent, self._doing: self._spent[self._doing] + self.clock.elapsed - self._since}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
-        """Begin a phase, and count it towards preparation, iterations or proof."""
+        """Begin a phase and count it towards preparation, iterations or proof."""
         super().begin(epoch, t, phase)
         self._spent, self._since = self.phases, self.clock.elapsed
         self._doing = "proof" if phase in CERTIFICATE_PHASES else "preparation" if phase in _PREPARING else "iterations"
@@ -178,7 +178,7 @@ class TimedOperator(Operator):
         self.row_counts = A.row_counts
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply, and advance the clocks."""
+        """Multiply and advance the clocks."""
         self._clock.compute(self._each * W.shape[-1])
         return self._A @ W
 
@@ -204,7 +204,7 @@ class TimedOperator(Operator):
         return TimedOperator(self._A.deflated(V), self._clock)
 
     def gram(self, V: Array) -> Array:
-        """Compute the Gram matrix, and advance the clocks."""
+        """Compute the Gram matrix and advance the clocks."""
         self._clock.compute(self._each * V.shape[-1] / 2.0)
         return self._A.gram(V)
 

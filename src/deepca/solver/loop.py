@@ -162,7 +162,7 @@ class _Run(Generic[S_]):
         self.network.discard_pending()
 
     def _conclude(self) -> bool:
-        """Attempt a proof, and return whether the run is over; if not, schedule iterations or restart tracking."""
+        """Attempt a proof and return whether the run is over; if not, schedule iterations or restart tracking."""
         self.network.begin(self.network.epoch, self.state.t, "verdict")
         self.monitor.close(list(self.recent))
         if self.certifier is None:

@@ -71,7 +71,7 @@ class Monitor:
         return replace(state, K=self._pace.K)
 
     def add(self, before: State, after: State) -> None:
-        """Send the measurements of a step, and record those of earlier steps that have now reached all agents."""
+        """Send the measurements of a step and record those of earlier steps that have now reached all agents."""
         proposal = after.proposal
         if self._stop is None and self._pace is None and not proposal.shape[-1]:
             return

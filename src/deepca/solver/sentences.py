@@ -319,7 +319,7 @@ def drifted(certificate: Certificate, *, restarted: bool) -> Status:
 
 
 def not_unique(certificate: Certificate, tol: float) -> Status:
-    """Describe a k without a gap after it, and name values of k that have one."""
+    """Describe a k without a gap after it and name values of k that have one."""
     k, inside = certificate.k, certificate.eigenvalues[-1]
     gap = certificate.gap / max(abs(inside), 1e-300)
     close = "are equal"

@@ -48,7 +48,7 @@ def certificates(trial: Trial) -> None:
 
 
 def _wrong(trial: Trial, truth: Spectrum, k: int) -> Array:
-    """Draw an orthonormal ``(d, k)`` basis of a random kind, and note the kind.
+    """Draw an orthonormal ``(d, k)`` basis of a random kind and note the kind.
 
     A ``headless`` basis lacks the first eigenvector; a ``swapped`` one has eigenvector k + 1 in place of eigenvector k.
     """

@@ -17,7 +17,7 @@ __all__ = ["streams"]
 
 
 def streams(trial: Trial) -> None:
-    """Call ``partial_fit`` a few times, and check the answer after each call."""
+    """Call ``partial_fit`` a few times and check the answer after each call."""
     rng = trial.rng
     d, k = sizes(trial)
     m, calls = int(rng.integers(1, 6)), int(rng.integers(2, 6))

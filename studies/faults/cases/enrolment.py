@@ -55,7 +55,7 @@ def _authority(fleet: Fleet) -> Authority:
 
 
 def _distribute_list(fleet: Fleet, *sites: int) -> int:
-    """Copy the authority's current revocation list to these sites, and return its number."""
+    """Copy the authority's current revocation list to these sites and return its number."""
     authority = _authority(fleet)
     for site in sites:
         shutil.copy(authority.folder / "revoked.pem", fleet.kit(site) / "revoked.pem")
@@ -218,7 +218,7 @@ def _list_number(fleet: Fleet, site: int) -> int:
 
 
 async def _send_list(fleet: Fleet, der: bytes) -> None:
-    """Connect to s1 with the kit of s0, and send a revocation list."""
+    """Connect to s1 with the kit of s0 and send a revocation list."""
     from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
@@ -246,7 +246,7 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
 
 
 def revoked_site(scale: Scale) -> CaseResult:
-    """Revoke a site before or during a run, and give the new list only to a site that is not its neighbour."""
+    """Revoke a site before or during a run and give the new list only to a site that is not its neighbour."""
     verdicts = [_before_a_run(scale, run) for run in range(scale.choose(3, 1))]
     verdicts += [_during_a_run(scale, run) for run in range(scale.choose(3, 1))]
     done = (

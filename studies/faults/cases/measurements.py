@@ -13,7 +13,7 @@ __all__ = ["large", "memory", "rounds"]
 
 
 def memory(scale: Scale) -> CaseResult:
-    """Measure the peak memory of an agent, and compare it with the size of its data and of a message."""
+    """Measure the peak memory of an agent and compare it with the size of its data and of a message."""
     d, k, agents = scale.choose(400_000, 100_000), scale.choose(16, 10), 3
     rng = np.random.default_rng(970)
     basis = np.linalg.qr(rng.standard_normal((d, k)))[0].T * np.linspace(2.0, 1.0, k)[:, None]

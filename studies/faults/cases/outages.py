@@ -322,7 +322,7 @@ def minority(scale: Scale) -> CaseResult:
 
 
 def deadline(scale: Scale) -> CaseResult:
-    """Kill one agent; the others must end unfinished at their deadline, and resume from checkpoints when restarted."""
+    """Kill one agent; the others must end unfinished at their deadline and resume from checkpoints when restarted."""
     resumed: list[int] = []
 
     def act(fleet: Fleet) -> None:

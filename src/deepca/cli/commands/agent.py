@@ -240,7 +240,7 @@ class _Reporter:
         raise typer.Exit(code) from None
 
     def close(self) -> None:
-        """Write the remaining lines of the logs, and detach the logs."""
+        """Write the remaining lines of the logs and detach the logs."""
         self._attached.close()
 
 

@@ -25,7 +25,7 @@ def doctor(
     """Check whether this site is ready for a run.
 
     Checks files, rows, folders, certificates, the clock, the port and each neighbour, and reports what is wrong and who
-    must fix it. Changes nothing, and does not disturb the running agents of other sites. The agent of this site cannot
+    must fix it. Changes nothing and does not disturb the running agents of other sites. The agent of this site cannot
     start during the check, which takes a few seconds.
 
     Exit codes:

@@ -51,7 +51,7 @@ def init(
     ] = None,
     passphrase: Annotated[
         bool,
-        typer.Option("--passphrase", help="Ask for a passphrase, and protect the authority's key with it."),
+        typer.Option("--passphrase", help="Ask for a passphrase and protect the authority's key with it."),
     ] = False,
     passphrase_file: Annotated[
         Path | None,
@@ -61,7 +61,7 @@ def init(
             f"{PASSPHRASE_VARIABLE}.",
         ),
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print an example of a network.toml, and exit.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print an example network.toml and exit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create a private certificate authority and one kit per site.

@@ -122,7 +122,7 @@ def join(
 
       1. At the site, create a key and request.csr, and show its fingerprint:
          deepca join site.toml
-      2. At the authority, compare the fingerprint of the request, and sign it:
+      2. At the authority, compare the fingerprint of the request and sign it:
          deepca join --sign request.csr --authority kits/authority
       3. At the site, install the certificate:
          deepca join site.toml --certificate north.pem

@@ -145,7 +145,7 @@ _SeedOption = Annotated[
 ]
 _ExampleOption = Annotated[
     bool,
-    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print an example of a --links file, and exit."),
+    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print an example --links file and exit."),
 ]
 
 

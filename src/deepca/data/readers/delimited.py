@@ -61,7 +61,7 @@ class _Dialect:
 
 
 def open_delimited(path: Path, name: str, options: Options) -> TableSource:
-    """Open a CSV file, and read its first block to check the file."""
+    """Open a CSV file and read its first block to check the file."""
     arrow, arrow_csv = import_extra("pyarrow", "reading CSV"), import_extra("pyarrow.csv", "reading CSV")
     with reading(name, _CSV):
         line = first_line(path, name)

@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def open_svmlight(path: Path, name: str, options: Options) -> Source:
-    """Open an svmlight file, and read it once to determine its columns."""
+    """Open an svmlight file and read it once to determine its columns."""
     load = import_extra("sklearn.datasets", "reading svmlight").load_svmlight_file
     budget = available_memory() // 4
     kept: list[_Parts] | None = []

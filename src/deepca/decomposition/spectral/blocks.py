@@ -83,7 +83,7 @@ class GraphBlock:
 def partition_graph(
     adjacency: Any, labels: npt.ArrayLike, *, rule: Rule = "paper", name: str = "graph"
 ) -> tuple[list[GraphBlock], Topology]:
-    """Partition a weighted graph into blocks, and link two agents if an edge joins their nodes.
+    """Partition a weighted graph into blocks and link two agents if an edge joins their nodes.
 
     Parameters
     ----------

@@ -241,7 +241,7 @@ class MpiNetwork(Network):
         super().begin(epoch, t, phase)
 
     def discard_pending(self) -> None:
-        """Complete pending reductions, and discard their values."""
+        """Complete pending reductions and discard their values."""
         self._finish_pending()
         super().discard_pending()
 
@@ -340,7 +340,7 @@ class MpiNetwork(Network):
         finish(self._pending)
 
     def _advance_pending(self, rounds: int) -> None:
-        """Advance pending reductions by ``rounds`` rounds, and complete those that are due."""
+        """Advance pending reductions by ``rounds`` rounds and complete those that are due."""
         pending = self._pending
         super()._advance_pending(rounds)
         finish([one for one in pending if one.ready])

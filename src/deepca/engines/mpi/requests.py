@@ -1,4 +1,4 @@
-"""Reduce values over ranks, and check how agents are distributed over them."""
+"""Reduce values over ranks and check how agents are distributed over them."""
 
 from __future__ import annotations
 

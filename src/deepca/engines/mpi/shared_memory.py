@@ -77,7 +77,7 @@ class SharedRows:
         return rank in self._on_machine
 
     def put(self, row: npt.NDArray[Any]) -> Slot | None:
-        """Write this rank's row for a new round, and return views of it and of the neighbours' rows.
+        """Write this rank's row for a new round and return views of it and of the neighbours' rows.
 
         Return None on all ranks if shared memory cannot be used.
         """

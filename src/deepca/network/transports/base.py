@@ -60,7 +60,7 @@ class Transport(Protocol):
         ...
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
-        """Send messages to neighbours, and return one message with the same tag from each source.
+        """Send messages to neighbours and return one message with the same tag from each source.
 
         Parameters
         ----------

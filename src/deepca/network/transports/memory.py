@@ -164,7 +164,7 @@ class MemoryTransport:
         self._hub, self._agent = hub, agent
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
-        """Post messages to the mailboxes of the receivers, and wait for the messages of the sources.
+        """Post messages to the mailboxes of the receivers and wait for the messages of the sources.
 
         Parameters
         ----------

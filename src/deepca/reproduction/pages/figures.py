@@ -1,4 +1,4 @@
-"""Draw one figure per study, and write curves as CSV. Requires the ``plot`` extra (matplotlib)."""
+"""Draw one figure per study and write curves as CSV. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _started(
 
 
 def _stop(agents: Sequence[TrialAgent]) -> None:
-    """Terminate agents, and kill those that do not end in time."""
+    """Terminate agents and kill those that do not end in time."""
     for agent in agents:
         agent.stopped = True
         agent.process.terminate()
@@ -207,7 +207,7 @@ def _stop(agents: Sequence[TrialAgent]) -> None:
 
 
 def keep_models(outcome: TrialOutcome, out: Path) -> dict[str, Path]:
-    """Write every site's model file as ``out/<site>/model.npz``, and return these paths by site."""
+    """Write every site's model file as ``out/<site>/model.npz`` and return these paths by site."""
     places = {agent.site: out / agent.site / "model.npz" for agent in outcome.agents if agent.model is not None}
     for place in places.values():
         write_atomic(place, outcome.content or b"")

@@ -171,7 +171,7 @@ def create_kits(network: NetworkFile, shares: Sequence[Share], folder: Path, dea
 
 
 def move_ports(network: NetworkFile, folder: Path) -> NetworkFile:
-    """Move the sites to other free ports, and return the network; certificates stay valid, as they contain no ports."""
+    """Move the sites to other free ports and return the network; certificates stay valid, as they contain no ports."""
     ports = free_ports(len(network.sites))
     sites = tuple(replace(site, address=f"127.0.0.1:{port}") for site, port in zip(network.sites, ports, strict=True))
     moved = replace(network, sites=sites)

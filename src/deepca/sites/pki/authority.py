@@ -77,7 +77,7 @@ def network_of(certificate: x509.Certificate) -> str:
 
 
 def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
-    """Check a certificate request, and return its site and its public key.
+    """Check a certificate request and return its site and its public key.
 
     Raises
     ------
@@ -258,7 +258,7 @@ class Authority:
     def revoke(
         self, which: str, *, days: int = REVOCATION_LIST_DAYS, now: datetime | None = None
     ) -> tuple[IssuedCertificate, ...]:
-        """Revoke certificates, and sign the next revocation list.
+        """Revoke certificates and sign the next revocation list.
 
         Parameters
         ----------

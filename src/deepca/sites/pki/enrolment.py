@@ -295,7 +295,7 @@ def sign_request(
     days: int = 365,
     passphrase: bytes | None = None,
 ) -> SignedCertificate:
-    """Sign a request, and write the certificate and the newest revocation list to ``<site>.pem`` next to it.
+    """Sign a request and write the certificate and the newest revocation list to ``<site>.pem`` next to it.
 
     The request must have the ``expected`` fingerprint, which the operator of the site confirms over another channel. If
     the site already has a valid certificate, ``renew`` must be True.

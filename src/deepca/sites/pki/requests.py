@@ -59,7 +59,7 @@ def examine_request(path: Path, authority: Path) -> PendingRequest:
 
 
 def read_request(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
-    """Read a request, and return it both as described for review and as it is signed."""
+    """Read a request and return it both as described for review and as it is signed."""
     own = load_own_certificate(authority)
     csr = load_request(path)
     try:

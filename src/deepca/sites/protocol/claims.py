@@ -103,7 +103,7 @@ class Claims:
         self._by_site: dict[int, list[Endorsement]] = {}  # oldest epoch first
 
     def add(self, endorsement: Endorsement) -> bool:
-        """Add an endorsement, and return True, unless its site is known to have endorsed the same claim."""
+        """Add an endorsement and return True, unless its site is known to have endorsed the same claim."""
         kept = self._by_site.setdefault(endorsement.site, [])
         if any(one.claim == endorsement.claim for one in kept):
             return False

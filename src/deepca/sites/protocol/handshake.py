@@ -129,7 +129,7 @@ class Handshake:
         return wire.Frame(proof=proof)
 
     def check(self, frame: wire.Frame, transport: bytes | None, credentials: Credentials | None = None) -> bytes:
-        """Verify the other side's Proof, and return its certificate (DER); empty without credentials.
+        """Verify the other side's Proof and return its certificate (DER); empty without credentials.
 
         Parameters
         ----------

@@ -108,7 +108,7 @@ class Assembly:
         self.news += 1
 
     def learn(self, record: Record) -> bool:
-        """Store the record of another site, and return whether it was new."""
+        """Store the record of another site and return whether it was new."""
         if not self.table.put(record):
             return False
         self.news += 1

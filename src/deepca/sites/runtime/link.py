@@ -105,7 +105,7 @@ class Link:
         return not self._outgoing
 
     def opened(self, now: float) -> None:
-        """Handle a new stream: say hello, and continue from what was acknowledged."""
+        """Handle a new stream: say hello and continue from what was acknowledged."""
         self.open, self._greeted, self.hello_due = True, False, True
         self._corrected = None
         self.last_heard = now
@@ -207,7 +207,7 @@ class Link:
         return frame
 
     def tick(self, now: float) -> bool:
-        """Schedule a due hello or retransmission, and return whether there is something to send now."""
+        """Schedule a due hello or retransmission and return whether there is something to send now."""
         if not self.up:
             if self.open and now - self._last_sent >= BEAT_INTERVAL:  # a hello may have been lost in either direction
                 self.hello_due = True

@@ -123,7 +123,7 @@ def run_site(
     *,
     observers: Sequence[Observer] = (),
 ) -> SiteResult:
-    """Compute the result with the other sites, and regroup whenever one of them is lost, restarts or comes back.
+    """Compute the result with the other sites and regroup whenever one of them is lost, restarts or comes back.
 
     If the run has already finished, return its recorded result. Raise InvalidInput if settings or columns of this site
     differ from those of the others, or its rows cannot be used; NetworkError if another site is at fault, or the sites

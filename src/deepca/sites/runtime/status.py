@@ -202,7 +202,7 @@ class Watch:
         self._steps = _Steps(now, now, start.tol, start.state.t)
 
     def observe(self, step: Step) -> None:
-        """Record an iteration, and log progress from time to time."""
+        """Record an iteration and log progress from time to time."""
         if self._steps is None:
             return
         now = time.monotonic()
@@ -232,7 +232,7 @@ class Watch:
     # ------------------------------------------------------------------------------------------------------- the status
 
     def snapshot(self) -> AgentSnapshot:
-        """Return a snapshot of the agent's activity, and keep it as ``last``."""
+        """Return a snapshot of the agent's activity and keep it as ``last``."""
         agent = self._agent
         if agent is None:
             return self.last

@@ -109,7 +109,7 @@ class ClientChannel:
                 await self.read()
 
     async def refuse(self, why: str) -> None:
-        """Send a refusal, and wait briefly for it to be delivered."""
+        """Send a refusal and wait briefly for it to be delivered."""
         try:
             await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL_CHARACTERS])))
             await self._call.done_writing()

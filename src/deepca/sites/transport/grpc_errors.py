@@ -141,7 +141,7 @@ class CoreLog:
                     os.write(self._stderr_copy, line.encode("utf-8", "backslashreplace"))
 
     def process_line(self, line: str) -> bool:
-        """Process a line of output, and return whether to hide it, as most lines of the core's log are."""
+        """Process a line of output and return whether to hide it, as most lines of the core's log are."""
         record = _RECORD.match(line)
         if record is None:
             if not (self._hiding and (line.startswith(_CONTINUATIONS) or not line.strip())):

@@ -39,7 +39,7 @@ class Listener:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Start listening, and return the port, which later restarts reuse; raise AddressInUse if it is not free."""
+        """Start listening and return the port, which later restarts reuse; raise AddressInUse if it is not free."""
         self._server, port = await self._serve()
         self._address = f"{self._address.rpartition(':')[0]}:{port}"
         return port

@@ -161,7 +161,7 @@ class Streams:
             await self._dialler.pause()
 
     async def _keep_credentials(self) -> None:
-        """Reload changed credential files, and close streams whose certificate is no longer accepted, until stopped."""
+        """Reload changed credential files and close streams whose certificate is no longer accepted, until stopped."""
         outdated = False  # whether the server still presents a replaced certificate
         while not self._ending:
             await asyncio.sleep(self._timeouts.recheck)

@@ -12,6 +12,7 @@ from deepca._util.floats import EPS, LARGEST, SMALLEST
 from deepca._util.portable import norm, total
 from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
+from deepca._util.validation import Integer, Real, check
 from deepca.consensus.averaging import AverageWithError, average_and_derive
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
@@ -81,11 +82,19 @@ def certify(
 
     Raises
     ------
+    ParameterError
+        If ``tol``, ``accuracy`` or ``gap`` is not positive, ``failure_probability`` is not between 0 and 1, or
+        ``max_products`` is not a whole number of at least 1.
     Contradiction
         If the leader sends numbers that do not follow from the averages, or columns that are not orthonormal.
     NetworkError
         If a message of an average over a spanning tree was lost or altered.
     """
+    check("tol", tol, Real(0.0, example="1e-8"))
+    check("accuracy", accuracy, Real(0.0, up_to=True))
+    check("gap", gap, Real(0.0))
+    check("failure_probability", failure_probability, Real(0.0, 1.0))
+    check("max_products", max_products, Integer(1))
     goal = _Goal(tol, accuracy, gap, failure_probability, max_products)
     return _certified(as_operator(A), X, W, tracked, network, goal, previous)
 
@@ -110,7 +119,7 @@ def _certified(
     goal: _Goal,
     previous: Certificate | None,
 ) -> tuple[Certificate, Array]:
-    """Average fresh products, and bound λ_{k+1} by the previous certificate if that suffices, or else by probes."""
+    """Average fresh products and bound λ_{k+1} by the previous certificate if that suffices, or else by probes."""
     before = network.traffic
     own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
@@ -191,7 +200,7 @@ class _Request:
     @property
     def accuracy(self) -> float:
         """Required accuracy of the average, relative to θ_k."""
-        return min(self.goal.tol, self.goal.accuracy) * self.goal.gap
+        return min(min(self.goal.tol, self.goal.accuracy) * self.goal.gap, 1.0)
 
     def product(self, vector: Array) -> Array:
         """Return the part of such a vector that belongs to ``A X``, ``(d, k)``."""
@@ -287,7 +296,7 @@ def _probed(
     fresh: _Fresh,
     goal: _Goal,
 ) -> Certificate:
-    """Probe the space outside X, and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
+    """Probe the space outside X and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
 
     The first attempt averages as accurately as the guessed gap requires; if that accuracy limits the bound, probing
     restarts with a higher accuracy.

@@ -70,7 +70,7 @@ class Certifier:
         self._previous, self._residual, self.attempts = None, math.inf, attempts
 
     def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
-        """Certify the latest state, and decide whether the run is over."""
+        """Certify the latest state and decide whether the run is over."""
         network, state = self._algorithm.network, recent[-1]
         before = network.traffic
         self.attempts += 1

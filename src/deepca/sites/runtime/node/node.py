@@ -1,4 +1,4 @@
-"""Handle an agent's events, and provide the blocking calls that its algorithm makes.
+"""Handle an agent's events and provide the blocking calls that its algorithm makes.
 
 Two threads meet here. The event loop (or a simulation) reports events with ``opened``, ``closed``, ``received`` and
 ``tick``, and asks for the ``next_frame``; it waits only for the lock, which is held while a promise is written to disk.

@@ -112,7 +112,7 @@ class Results:
         self._endorse(claim)
 
     def _endorse(self, claim: ResultClaim) -> None:
-        """Sign a claim, and store the signature before other sites can rely on it."""
+        """Sign a claim and store the signature before other sites can rely on it."""
         own = self._context.signatures.endorse(self._context.me, claim)
         claims = self._settlement.claims
         claims.add(own)
