@@ -442,6 +442,12 @@ def test_an_edge_without_its_reverse_is_named() -> None:
         tp.from_networkx(graph)
 
 
+@pytest.mark.parametrize("edges", [[(0, 1, 2), (1, 2, 0)], [0, 1], [(0, 1), (1,)], [(0, 1), (0, 1, 2)], [[[0, 1]]]])
+def test_edges_that_are_not_pairs_are_rejected(edges: Any) -> None:
+    with raises(TopologyError, parameter="edges"):
+        tp.from_edges(3, edges)
+
+
 def test_self_loops_are_rejected() -> None:
     with raises(TopologyError, edge=(1, 1)):
         tp.from_edges(3, [(0, 1), (1, 1), (1, 2)])

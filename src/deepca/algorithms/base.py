@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from deepca._util.portable import acosh
 from deepca._util.typing import Array, Orthonormalise
+from deepca._util.units import counted
 from deepca.algorithms.state import State, TrackedState
 from deepca.consensus.mixers import FastMix, Mixer, default_mixer
 from deepca.consensus.pacing import MatchedRounds, Pace, SearchedRounds
@@ -275,7 +276,7 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
     if operator.batch == (network.n_agents,) != network.batch and network.batch:
         operator = operator.agents(network.local)
     if operator.batch != network.batch:
-        have, want = (f"{b[0]} agents" if b else "a single agent" for b in (operator.batch, network.batch))
+        have, want = (counted(b[0], "agent") if b else "a single agent" for b in (operator.batch, network.batch))
         raise DataError(
             f"A has the A_j of {have}, but the network has {want} in this process; give one A_j per local agent "
             "(operators.from_rows, an (m, d, d) array, or A.agent(j) for one)",

@@ -17,6 +17,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca.data.columns import agree_on_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
@@ -209,8 +210,8 @@ def read_rows(
     """Read the local agents' rows once, after checking that all agents have the same columns."""
     if len(sources) != network.local.size:
         raise DataError(
-            f"got rows for {len(sources)} agents, but {network.local.size} agents are local; give one source per local "
-            "agent",
+            f"got rows for {counted(len(sources), 'agent')}, but {network.local.size} agents of the network are local; "
+            "give one source per local agent",
             parameter="sources",
             value=len(sources),
         )

@@ -133,10 +133,11 @@ def read_more(
 
 def _check_room(d: int, agents: int) -> None:
     needed, free = 8 * agents * d * d, available_memory()
+    each = "its agent" if agents == 1 else f"each of {agents} agents"
     if needed > free // 4:
         raise DataError(
-            f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for each of {agents} agents: {format_bytes(needed)}, "
-            f"more than a quarter of the {format_bytes(free)} of free memory; use fewer columns, or keep the rows and "
-            "fit all of them at once",
+            f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for {each}: {format_bytes(needed)}, more than a "
+            f"quarter of the {format_bytes(free)} of free memory; use fewer columns, or keep the rows and fit all of "
+            "them at once",
             value=needed,
         )

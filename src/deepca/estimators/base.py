@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca._util.validation import Integer, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
@@ -124,7 +125,8 @@ class DistributedEstimatorMixin:
         if isinstance(given, Topology):
             m: int | None = given.n_agents
             if asked is not None and asked != m:
-                message = f"the topology has {m} agents, but there are {asked}; use a topology of {asked} agents"
+                wanted = counted(asked, "agent")
+                message = f"the topology has {given.n_agents} instead of {wanted}; use a topology of {wanted}"
                 raise InvalidInput(message, parameter="topology", value=m)
         elif not isinstance(given, str):
             raise ParameterError("topology", given, "expected a name such as 'ring', or a deepca.Topology")

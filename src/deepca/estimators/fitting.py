@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca.data.local_data import LocalData
 from deepca.data.sources import ArraySource, Source, as_source
 from deepca.decomposition.fit import Fitted, fit
@@ -117,7 +118,7 @@ class Fitting(RowTransformer):
         return names, sources, None if weights is None else [weights[i] for i in rows]
 
     def _earlier_rows(self) -> RowSummary | None:
-        """Return the summary of the rows of earlier calls, None before the first; raise DataError if there is none."""
+        """Return the summary of the rows of earlier calls, None before the first; raise DataError if it is missing."""
         known: RowSummary | None = getattr(self, "_stream", None)
         if known is None and hasattr(self, "model_"):
             raise DataError(
@@ -134,7 +135,7 @@ class Fitting(RowTransformer):
         """Fit rows that are already distributed over agents."""
         each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, as_source)
         agents = sum(each)
-        self._check_agents(agents, f"rows of {agents} agents were given")
+        self._check_agents(agents, f"rows of {counted(agents, 'agent')} were given")
         seed = self._common_seed(engine)
         topology = self._topology(agents, most=agents, seed=seed)
         self._fit_sources(engine, each, default_agent_names(agents), sources, topology, weights, seed)
@@ -166,7 +167,7 @@ class Fitting(RowTransformer):
         before: RowSummary | None,
     ) -> None:
         """Add the local ``sources`` to the moments of earlier calls and fit all rows so far."""
-        self._check_agents(len(names), f"rows of {len(names)} agents were given")
+        self._check_agents(len(names), f"rows of {counted(len(names), 'agent')} were given")
         topology, settings = self._topology(len(names), most=len(names), seed=seed), self._settings(seed)
         now = read_more(engine, names, sources, weights, before, check_forgetting(self.forgetting))
         start = None if before is None else self._directions

@@ -11,6 +11,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca._util.validation import Integer, OneOf, check
 from deepca.data.sources import ArraySource, Source, as_source, float_type, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
@@ -218,7 +219,7 @@ class DecentralizedSVD(RowTransformer):
         m = len(sources)
         if not m:
             raise DataError("Xs is empty; give one block per agent", parameter="Xs", value=())
-        self._check_agents(m, f"blocks of {m} agents were given")
+        self._check_agents(m, f"blocks of {counted(m, 'agent')} were given")
         seed = self._seed()
         self._fit_sources(sources, self._topology(m, most=m, seed=seed), seed)
         self._name_columns(self.components_.shape[1], sources[0].columns if self.partition == "rows" else None)

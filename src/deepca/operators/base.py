@@ -21,6 +21,7 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._util.machine import usable_cores
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca._util.validation import NONE, Integer, check
 from deepca.errors import DataError
 from deepca.operators.rounding import Rounding
@@ -175,7 +176,7 @@ class Operator(ABC):
 
     def __repr__(self) -> str:
         """Name the class, the number of agents, d and the form."""
-        return f"{type(self).__name__}({self.n_local} agents, d = {self.d}, form = {self.form!r})"
+        return f"{type(self).__name__}({counted(self.n_local, 'agent')}, d = {self.d}, form = {self.form!r})"
 
 
 OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]

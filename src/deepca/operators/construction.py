@@ -15,7 +15,7 @@ from deepca._util.floats import SMALLEST
 from deepca._util.machine import available_memory
 from deepca._util.masked import all_unmasked, unmasked
 from deepca._util.typing import Array, csr
-from deepca._util.units import plural
+from deepca._util.units import counted, plural
 from deepca.errors import DataError, ParameterError
 from deepca.operators.base import MixedOperator, Operator, OperatorLike
 from deepca.operators.covariances import Covariances
@@ -77,19 +77,24 @@ def from_rows(
         n = sum(X.shape[0] for X in blocks)
         chosen = choose_form(n, d, len(blocks), nnz=nnz if all(is_sparse) else None)
     if chosen == "covariance":
-        stack = np.stack([gram_of(X, c) for X, c in zip(blocks, scales, strict=True)])
-        for j, A in enumerate(stack):
-            if not np.isfinite(A).all():
-                message = f"agent {j}: the products of its rows overflow; divide the data by a large power of ten"
-                raise DataError(message, agent=j)
-        formed = rows_rounding(blocks, scales, NO_PREPARATION, (len(blocks),))
-        return Covariances(stack, workers=workers, row_counts=row_counts(blocks, (len(blocks),)), formed=formed)
+        return _multiplied_out(blocks, scales, workers)
     if all(is_sparse):
         return SparseRows(blocks, scales, single=False, workers=workers)
     if not any(is_sparse):
         return DenseRows(blocks, scales, single=False, workers=workers)
     each = zip(blocks, scales[:, None], is_sparse, strict=True)
     return MixedOperator([_single_rows(X, c, is_sparse=kind) for X, c, kind in each])
+
+
+def _multiplied_out(blocks: Sequence[Any], scales: Array, workers: int | None) -> Covariances:
+    """Return ``scale · X_jᵀX_j`` of each agent, multiplied out; raise DataError if a product overflows."""
+    stack = np.stack([gram_of(X, c) for X, c in zip(blocks, scales, strict=True)])
+    for j, A in enumerate(stack):
+        if not np.isfinite(A).all():
+            message = f"agent {j}: the products of its rows overflow; divide the data by a large power of ten"
+            raise DataError(message, agent=j)
+    formed = rows_rounding(blocks, scales, NO_PREPARATION, (len(blocks),))
+    return Covariances(stack, workers=workers, row_counts=row_counts(blocks, (len(blocks),)), formed=formed)
 
 
 def _single_rows(X: Any, scale: Array, *, is_sparse: bool) -> Operator:
@@ -255,7 +260,7 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
         raise DataError("X has no rows; every agent needs at least one", parameter="X", value=X.shape)
     if m > n:
         raise DataError(
-            f"there {'are' if n != 1 else 'is'} only {n} row{plural(n)} for {m} agents; use at most {n} "
+            f"there {'are' if n != 1 else 'is'} only {n} row{plural(n)} for {counted(m, 'agent')}; use at most {n} "
             f"agent{plural(n)}, so that each has a row",
             parameter="m",
             value=m,
@@ -280,7 +285,7 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
 def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
     """Return the blocks of all agents, after checking each of them and that all have the same number of columns.
 
-    Raises DataError if a check fails, if there are no blocks, or if ``rows`` is a single matrix.
+    Raises DataError if a check fails, if blocks are missing, or if ``rows`` is a single matrix.
     """
     if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
         raise DataError(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca.errors import InvalidInput, ParameterError
 from deepca.topology.graph import Topology
 
@@ -235,7 +236,7 @@ class Links:
         for name, count in (("names", len(self.names)), ("machines", self.machines.slowdown.size)):
             if count != m:
                 raise InvalidInput(
-                    f"got {count} {name} for {m} agents; give one per agent", parameter=name, value=count
+                    f"got {count} {name} for {counted(m, 'agent')}; give one per agent", parameter=name, value=count
                 )
 
     @classmethod

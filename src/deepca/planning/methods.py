@@ -66,7 +66,7 @@ def message_precision(algorithm: str, messages: Messages) -> Messages:
 def fastest(
     seconds: Mapping[str, float], measure: str = "time", *, withheld: Sequence[str] = (), unfinished: bool = False
 ) -> tuple[str | None, str]:
-    """Return the fastest algorithm, or None if there is none, and the reason.
+    """Return the fastest algorithm, or None if no algorithm qualifies, and the reason.
 
     Parameters
     ----------

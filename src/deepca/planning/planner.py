@@ -66,7 +66,7 @@ class Plan:
     predictions : tuple of Prediction
         One per algorithm.
     recommended : str or None
-        The fastest eligible algorithm; None if there is none.
+        The fastest eligible algorithm; None if no algorithm is eligible.
     reason : str
         Reason for the recommendation.
 
@@ -297,7 +297,7 @@ def _with_remarks(one: Prediction, options: _Options) -> Prediction:
 
 
 def _recommended(predictions: Sequence[Prediction], options: _Options) -> tuple[str | None, str]:
-    """Return the fastest eligible algorithm, or None if there is none, and the reason."""
+    """Return the fastest eligible algorithm, or None if no algorithm is eligible, and the reason."""
     reaching = {p.algorithm: p.total.seconds for p in predictions if p.reaches_tol}
     allowed = {algorithm: time for algorithm, time in reaching.items() if options.is_eligible(algorithm)}
     best, reason = fastest(allowed, withheld=sorted(reaching.keys() - allowed.keys()))

@@ -15,6 +15,7 @@ import numpy as np
 from deepca._util.machine import available_memory
 from deepca._util.renamed import renamed_attributes, renamed_names, renamed_parameters
 from deepca._util.typing import Array
+from deepca._util.units import counted
 from deepca._util.validation import Integer, check
 from deepca.data.columns import align_columns
 from deepca.data.local_data import LocalData, read
@@ -131,7 +132,7 @@ class Simulation:
     runs : tuple of SimulatedRun
         One per algorithm.
     recommended : str or None
-        The fastest algorithm with a certified answer, other than "covariance"; None if there is none.
+        The fastest algorithm with a certified answer, other than "covariance"; None if every certificate failed.
     reason : str
         Reason for the recommendation.
 
@@ -278,7 +279,8 @@ def _check(
     m = links.topology.n_agents
     if len(sources) != m:
         raise DataError(
-            f"got rows of {len(sources)} agents for a network of {m} agents; give the rows of every agent",
+            f"got rows of {counted(len(sources), 'agent')} for a network of {counted(m, 'agent')}; give the rows of "
+            "every agent",
             parameter="sources",
             value=len(sources),
         )

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from deepca._util.units import counted
 from deepca.errors import InvalidInput
 from deepca.plots.curves import RC_PARAMS, grid, style
 
@@ -58,7 +59,7 @@ def draw(simulation: Simulation, path: Path) -> None:
         _errors(left, simulation)
         _shares(right, simulation)
         figure.suptitle(
-            f"{simulation.network}: {len(simulation.agents)} agents, {simulation.links} links; "
+            f"{simulation.network}: {counted(len(simulation.agents), 'agent')}, {counted(simulation.links, 'link')}; "
             f"{simulation.components} components of {simulation.dim:,} columns",
             fontsize=11,
         )

@@ -34,7 +34,7 @@ class Start:
     max_iter : int
         Maximum number of iterations.
     tol : float or None
-        Tolerance of the stop rule; None if there is none.
+        Tolerance of the stop rule; None without a stop rule.
     """
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +47,17 @@ def checked_pairs(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.ND
     """
     check_agents(m)
     pairs = list(edges)
-    try:
-        given = np.array(pairs).reshape(-1, 2)
-    except ValueError:
+    given: npt.NDArray[Any] = np.empty((0, 2), dtype=np.int64)
+    if pairs:
+        try:
+            given = np.array(pairs)
+        except ValueError:  # of different lengths
+            given = np.empty(0)
+    if given.ndim != 2 or given.shape[1] != 2:
         raise TopologyError(
             f"an {what} is not a pair; {what}s must be pairs of agents, such as [(0, 1), (1, 2)]",
             parameter=f"{what}s",
-        ) from None
+        )
     numeric = given.dtype.kind in "iufb"
     ends = given.astype(np.int64) if numeric else np.full((1, 2), -1)
     if given.size and (not numeric or (ends != given).any()):

@@ -22,6 +22,7 @@ from scipy.sparse import csgraph
 
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, Seed, csr
+from deepca._util.units import counted
 from deepca.errors import DisconnectedError, MassError, TopologyError
 from deepca.topology.adjacency import (
     adjacency_at,
@@ -79,7 +80,7 @@ class Digraph(Topology):
 
     def __repr__(self) -> str:
         """Describe the graph and its spectral gap."""
-        arcs = f"{self.n_agents} agents, {self.n_messages} arcs"
+        arcs = f"{counted(self.n_agents, 'agent')}, {counted(self.n_messages, 'arc')}"
         return f"Digraph({self.name}, {arcs}, 1 − |λ₂| = {1 - self.lambda2:.4g})"
 
     @property

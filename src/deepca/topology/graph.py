@@ -20,6 +20,7 @@ from scipy.sparse import csgraph
 from deepca._util import portable
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
+from deepca._util.units import counted
 from deepca.errors import TopologyError
 from deepca.topology.adjacency import (
     adjacency_at,
@@ -87,7 +88,7 @@ class Topology:
 
     def __repr__(self) -> str:
         """Describe the graph and its spectral gap."""
-        size = f"{self.n_agents} agents, {self.n_edges} edges"
+        size = f"{counted(self.n_agents, 'agent')}, {counted(self.n_edges, 'edge')}"
         return f"Topology({self.name}, rule={self.rule!r}, {size}, 1 − λ₂ = {1 - self.lambda2:.4g})"
 
     @property

@@ -17,6 +17,7 @@ from scipy import sparse
 from deepca._util.floats import EPS
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr, csr
+from deepca._util.units import counted
 from deepca._util.validation import NONE, Integer, check
 from deepca.errors import DisconnectedError, MassError, TopologyError
 from deepca.topology.adjacency import check_agents, freeze, links_of
@@ -74,7 +75,7 @@ class TimeVarying(Topology):
 
     def __repr__(self) -> str:
         """Describe the network and the factor by which a round reduces disagreement."""
-        size = f"{self.n_agents} agents, {self.n_edges} links"
+        size = f"{counted(self.n_agents, 'agent')}, {counted(self.n_edges, 'link')}"
         return f"TimeVarying({self.name}, {size}, a round leaves {self.lambda2:.4g})"
 
     @property

@@ -286,7 +286,7 @@ class _AuthorityOperator:
 def _confirm(found: PendingRequest, claimed: str | None) -> str:
     """Return the fingerprint that the operator expects: as given, or as confirmed on the terminal.
 
-    Raises ParameterError if ``claimed`` is malformed, EnrolmentError if there is no terminal or the operator says no.
+    Raises ParameterError if ``claimed`` is malformed, EnrolmentError without a terminal or if the operator says no.
     """
     if claimed is not None:
         expected = "".join(claimed.split()).replace(":", "").lower()

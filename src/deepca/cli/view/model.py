@@ -51,8 +51,8 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
 
 def show_status(console: Console, model: Model) -> None:
     """Show how the run ended and what is proven."""
-    mark = "[green]✔[/]" if model.status.ok else "[red]✘[/]"
     converged = model.status.code == StatusCode.CONVERGED
+    mark = "[green]✔[/]" if converged else "[yellow]![/]" if model.status.ok else "[red]✘[/]"
     text = "converged" if converged else in_options(str(model.status))
     tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
     print_unwrapped(console, f"{mark} {escape(text)}{tol}")

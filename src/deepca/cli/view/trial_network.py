@@ -40,7 +40,7 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Shares of the rows, how the agents ended, and the model, or None if there is no result."""
+    """Shares of the rows, how the agents ended, and the model, or None without a result."""
 
     shares: tuple[Share, ...]
     outcome: TrialOutcome

@@ -129,7 +129,7 @@ def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, .
 def _labels(path: Path, name: str, headers: dict[str, Any], options: Options, n: int) -> npt.NDArray[Any] | None:
     """Return the array selected by ``label_column``, which must have one entry for each of the n rows.
 
-    Raises DataError if there is no such array, or if it has another number of entries.
+    Raises DataError if the array is missing or has another number of entries.
     """
     if options.label_column is None:
         return None

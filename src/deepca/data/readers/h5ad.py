@@ -205,7 +205,7 @@ def _index(frame: Any) -> list[str]:
 def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
     """Return the column of ``obs`` selected by ``label_column``; None if none is selected.
 
-    Raises DataError if there is no such column, or if it does not have n entries.
+    Raises DataError if the column is missing or does not have n entries.
     """
     wanted = options.label_column
     if wanted is None:

@@ -100,7 +100,7 @@ def _longer(cell: Cell, draw: int) -> Cell:
 
 
 def _theorem_cell(setting: Setting) -> Cell | None:
-    """Return the cell of DeEPCA with the theorem's K and draw 0, or None if there is no eigengap."""
+    """Return the cell of DeEPCA with the theorem's K and draw 0, or None without an eigengap."""
     problem, base = problem_of(setting), setting.base
     if problem is None:
         return None

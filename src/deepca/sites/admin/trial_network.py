@@ -36,7 +36,7 @@ class TrialOutcome:
     agents : tuple of AgentExit
         How every agent ended.
     content : bytes or None
-        Content of the model files, which are all the same; None if there is no result.
+        Content of the model files, which are all the same; None without a result.
     sha256 : str
         Digest of that content; empty without a result.
     seconds : float

@@ -52,8 +52,7 @@ def certify(
     A : OperatorLike
         The ``A_j`` of the local agents, as they are now.
     X : ndarray of shape (*B, d, k)
-        Orthonormal columns, of which all agents use the leader's; bounds on single columns are best for principal
-        components.
+        Orthonormal columns; all agents use the leader's, and single columns are bounded best if principal.
     network : Network
         Network that connects the agents.
     W : ndarray of shape (*B, d, k), optional
@@ -90,12 +89,7 @@ def certify(
     NetworkError
         If a message of an average over a spanning tree was lost or altered.
     """
-    check("tol", tol, Real(0.0, example="1e-8"))
-    check("accuracy", accuracy, Real(0.0, up_to=True))
-    check("gap", gap, Real(0.0))
-    check("failure_probability", failure_probability, Real(0.0, 1.0))
-    check("max_products", max_products, Integer(1))
-    goal = _Goal(tol, accuracy, gap, failure_probability, max_products)
+    goal = _Goal(tol, accuracy, gap, failure_probability, max_products)  # checks them
     return _certified(as_operator(A), X, W, tracked, network, goal, previous)
 
 
@@ -108,6 +102,13 @@ class _Goal:
     gap: float
     failure: float
     max_products: int
+
+    def __post_init__(self) -> None:
+        check("tol", self.tol, Real(0.0, example="1e-8"))
+        check("accuracy", self.accuracy, Real(0.0, up_to=True))
+        check("gap", self.gap, Real(0.0))
+        check("failure_probability", self.failure, Real(0.0, 1.0))
+        check("max_products", self.max_products, Integer(1))
 
 
 def _certified(
