@@ -28,7 +28,7 @@ def with_options(options: type, defaults: object) -> Callable[[_Function], _Func
     """
 
     def decorated(function: _Function) -> _Function:
-        """Return the function itself, with another signature."""
+        """Return the same function with its signature replaced."""
         signature = inspect.signature(function)
         declared = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         shown = [

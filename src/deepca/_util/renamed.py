@@ -154,7 +154,7 @@ class _Finder(MetaPathFinder, Loader):
     """Import finder for old module names, tried after all other finders."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        """Return a spec for an old module name, None for any other."""
+        """Return a spec for an old module name, or None for any other name."""
         name = fullname.removeprefix("deepca.")
         if name == fullname or name not in RENAMED:
             return None

@@ -265,7 +265,7 @@ def demo(
 def _check_real(engine: str, out: Path | None, rounds: int | None) -> None:
     """Raise InvalidInput if an option excludes --real."""
     if engine != "simulator":
-        raise InvalidInput("--real starts its own processes and excludes --engine mpi; give one of them")
+        raise InvalidInput("--real starts its own processes and cannot be combined with --engine mpi; omit one of them")
     for option, value in (("--out", out), ("--rounds", rounds)):
         if value is not None:
             raise InvalidInput(

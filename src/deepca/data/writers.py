@@ -144,8 +144,8 @@ class Writer(ABC):
         kind = None if given is None else given.dtype
         if self._begun and (getattr(kind, "kind", None) != getattr(self._label_kind, "kind", None)):
             raise DataError(
-                f"{name}: the labels of this block have type {kind}, those of earlier blocks {self._label_kind}; give "
-                "all blocks labels of the same type, or none",
+                f"{name}: this block has {_labels_of_type(kind)}, but earlier blocks have "
+                f"{_labels_of_type(self._label_kind)}; give all blocks labels of the same type, or none",
                 parameter="labels",
                 file=name,
                 value=kind,
@@ -336,3 +336,7 @@ def _file_spec(name: str, columns: Sequence[str], dtype: npt.DTypeLike, label: s
             value=names,
         )
     return _FileSpec(name, names, kind, label)
+
+
+def _labels_of_type(kind: Any) -> str:
+    return "no labels" if kind is None else f"labels of type {kind}"

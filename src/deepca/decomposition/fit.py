@@ -39,7 +39,9 @@ from deepca.topology.graph import Topology
 
 __all__ = ["Decomposition", "Fitted", "build_model", "decompose", "fit", "read_rows"]
 
-_INCONSISTENT_AGENT = "an agent contradicts what it sent before, so the result cannot be trusted; check the agents"
+_INCONSISTENT_AGENT = (
+    "an agent contradicts what it sent before, so the result cannot be trusted; check the data and logs of all agents"
+)
 _TRACE_TOLERANCE = 1e-6  # largest accepted relative difference between two sums of variances
 
 
@@ -346,7 +348,8 @@ def _check_consistent(
     # with weights, the counts may differ: rows of weight 0 are included in one of them only
     if not weighted and proof.n_rows is not None and proof.n_rows != totals.n_rows:
         raise NetworkError(
-            f"{totals.n_rows:,} rows were counted first and {proof.n_rows:,} in the certificate: {_INCONSISTENT_AGENT}"
+            f"{totals.n_rows:,} rows were counted at the start, but {proof.n_rows:,} in the certificate: "
+            f"{_INCONSISTENT_AGENT}"
         )
     explained = sum(map(abs, proof.eigenvalues))
     tolerance = _TRACE_TOLERANCE * total + d * (proof.residual * proof.scale + proof.separation)

@@ -130,7 +130,7 @@ def find_leading(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of a search; ``X`` are the components ``(d, k)`` of the first local agent."""
+    """Result of a search; ``X`` holds the components ``(d, k)`` of the first local agent."""
 
     X: Array
     result: Result[Any]

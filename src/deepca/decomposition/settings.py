@@ -228,8 +228,8 @@ def _mixer(algorithm: str, topology: Topology) -> type[Gossip | PositiveChebyshe
 
 
 def components_needed(variances: Array, wanted: float, total: float) -> int:
-    """Return the smallest number of components that explain more than a share ``wanted`` of the ``total`` variance.
+    """Return the smallest number of components that explain more than the fraction ``wanted`` of ``total`` variance.
 
-    If all of the given ``variances`` are not enough, return their number plus one.
+    If the given ``variances`` together do not suffice, return ``len(variances) + 1``.
     """
     return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

@@ -87,7 +87,7 @@ def _check_samples(blocks: Sequence[Matrix], network: Network) -> None:
 
 
 def _whole_matrix(source: Source) -> Matrix:
-    """Return a source as one array; raise an error with row and column of the first value that is not finite."""
+    """Return a source as one array; raise an error naming the row and column of the first non-finite value."""
     X = source.matrix()
     if X is None:
         X = np.concatenate([dense(block) for block in source.blocks()])

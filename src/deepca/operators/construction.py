@@ -1,4 +1,4 @@
-"""Construct operators from rows, matrices or LinearOperators, and choose the cheaper form."""
+"""Construct operators from rows, matrices or LinearOperators; store rows, or their covariance if cheaper."""
 
 from __future__ import annotations
 

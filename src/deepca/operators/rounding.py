@@ -49,7 +49,7 @@ UNIT = 4.0 * EPS
 
 
 def growth(n: int) -> float:
-    """Return the relative error of a sum of n numbers of one sign."""
+    """Estimate the relative rounding error of a sum of n numbers of the same sign."""
     return 0.5 * EPS * math.sqrt(n)
 
 

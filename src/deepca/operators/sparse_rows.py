@@ -19,7 +19,7 @@ __all__ = ["SparseRows"]
 
 
 class SparseRows(PreparedRows[Csr]):
-    """``A_j = c_j Y_jᵀY_j`` with sparse rows; all agents in one block-diagonal product per core.
+    """``A_j = c_j Y_jᵀY_j`` with sparse rows, multiplied for all agents as one block-diagonal product per core.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class SparseRows(PreparedRows[Csr]):
 
     Notes
     -----
-    Only columns far from zero are centred explicitly (:mod:`deepca.operators.sparse_centring`), since centring fills
-    zeros. With μ what remains of the mean and ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``.
+    Only columns whose mean is far from zero are centred explicitly (:mod:`deepca.operators.sparse_centring`), since
+    centring destroys sparsity. With ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``, where μ is the remaining mean.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ def _read_numbers(file: Path) -> Array:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise DataError(f"{file} is not text encoded in UTF-8; save it as UTF-8, or as .npy", file=str(file)) from None
+        raise DataError(f"{file} is not UTF-8 text; save it as UTF-8 text or as .npy", file=str(file)) from None
     found = []
     for number, line in enumerate(lines, 1):
         for word in filter(None, re.split(r"[\s,;]+", line.split("#")[0])):

@@ -245,7 +245,7 @@ class MeteredNetwork(SimulatedNetwork):
 
 @dataclass(frozen=True)
 class _MessageCounts:
-    """Messages of each agent ``(m,)``, and of the busiest agent of each round, both summed over rounds."""
+    """Messages sent by each agent ``(m,)`` and by the busiest agent of each round, both summed over rounds."""
 
     messages: Array
     busiest: float

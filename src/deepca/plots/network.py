@@ -245,7 +245,7 @@ def layout(topology: Topology) -> Array:
 
 
 def _underlying_name(topology: Topology) -> str:
-    """Return the name of the network, or of the network that a time-varying one is made from."""
+    """Return the name of the network, or of the network underlying a time-varying one."""
     found = re.fullmatch(r"(?:matchings|failing|lossy)\((.*?)(?:, [\d.e-]+)?\)", topology.name)
     return topology.name if found is None else found[1]
 

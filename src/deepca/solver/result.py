@@ -148,7 +148,7 @@ class Result(Generic[S_]):
     W : ndarray of shape (*B, d, k)
         The last iterate: orthonormal bases of the subspace, not rotated to the principal axes.
     components : ndarray of shape (*B, d, k)
-        Principal components, one column per eigenvalue; with a certificate, the same bits at every agent.
+        Principal components, one column per eigenvalue; with a certificate, bitwise identical at every agent.
     eigenvalues : ndarray of shape (*B, k)
         Eigenvalues of A, descending.
     iterations : int
@@ -156,7 +156,7 @@ class Result(Generic[S_]):
     status : Status
         How the run ended.
     rank : int
-        Number of the k columns that exceed rounding.
+        Numerical rank: the number of the k columns above the level of rounding errors.
     traffic : Traffic
         Traffic of the iterations; that of certificates is counted separately, in ``certificate.traffic``.
     elapsed : float

@@ -50,9 +50,9 @@ def judge(
 ) -> Status:
     """Return the status of a run that ends after ``made`` iterations.
 
-    ``lost`` says that tracking has drifted, ``stuck`` that the residual consists of rounding, and ``auto`` that the
-    number of rounds is chosen while running, so that advice to change it would be pointless. ``beyond`` bounds the
-    eigenvalues beyond the rank: inf if no bound is known, None if none was computed.
+    ``lost`` means that tracking has drifted, ``stuck`` that only rounding error is left in the residual, and ``auto``
+    that the number of rounds is chosen while running, so that advice to change it would be pointless. ``beyond`` is an
+    upper bound on the eigenvalues after the first ``rank``: inf if none is known, None if none was computed.
     """
     end, k = history[-1], state.W.shape[-1]
     tol = stop.tol if stop is not None else DEFAULT_TOL

@@ -88,8 +88,8 @@ class Topology:
 
     def __repr__(self) -> str:
         """Describe the graph and its spectral gap."""
-        size = f"{counted(self.n_agents, 'agent')}, {counted(self.n_edges, 'edge')}"
-        return f"Topology({self.name}, rule={self.rule!r}, {size}, 1 − λ₂ = {1 - self.lambda2:.4g})"
+        size = f"{counted(self.n_agents, 'agent')}, {counted(self.n_edges, 'edge')}, 1 − λ₂ = {1 - self.lambda2:.4g}"
+        return f"Topology({self.name}, rule={self.rule!r}, {size})"
 
     @property
     def directed(self) -> bool:
@@ -336,10 +336,8 @@ class Topology:
         networkx.Graph
             Nodes are agents; edges have their gossip weight as ``weight``.
         """
-        graph: nx.Graph[Any] = nx.Graph(name=self.name)
-        graph.add_nodes_from(range(self.n_agents))
-        links = sparse.coo_array(sparse.triu(self.gossip_sparse, k=1))
-        graph.add_weighted_edges_from(zip(links.row.tolist(), links.col.tolist(), links.data.tolist(), strict=True))
+        graph: nx.Graph[Any] = nx.from_scipy_sparse_array(sparse.triu(self.gossip_sparse, k=1))
+        graph.name = self.name
         return graph
 
 

@@ -17,8 +17,8 @@ def check_time_varying_size(name: str, m: int) -> None:
     """Raise TopologyError for a time-varying network with too many agents to measure how fast it mixes."""
     if m > _MAX_TIME_VARYING_AGENTS:
         raise TopologyError(
-            f"{name} of {m:,} agents: time-varying networks created by name have at most "
-            f"{_MAX_TIME_VARYING_AGENTS:,} agents; create larger ones with deepca.topology.time_varying",
+            f"{name} has {m:,} agents, but time-varying networks created by name may have at most "
+            f"{_MAX_TIME_VARYING_AGENTS:,}; create larger ones with deepca.topology.time_varying",
             parameter="m",
             value=m,
         )

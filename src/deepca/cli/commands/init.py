@@ -38,7 +38,7 @@ def init(
         ),
     ] = Path("kits"),
     trial: Annotated[
-        bool, typer.Option("--trial", help="Create the keys of all sites here as well; for trials only.")
+        bool, typer.Option("--trial", help="Also create the keys of all sites on this machine; for trials only.")
     ] = False,
     days: Annotated[
         int | None,

@@ -63,7 +63,7 @@ _FingerprintOption = Annotated[
     typer.Option(
         metavar="HEX",
         rich_help_panel=_AUTHORITY,
-        help="Sign only if the request has this fingerprint, which the site told you over another channel.",
+        help="Sign only if the request has this fingerprint, obtained from the site over another channel.",
     ),
 ]
 _RevokeOption = Annotated[
@@ -308,7 +308,8 @@ def _confirm(found: PendingRequest, claimed: str | None) -> str:
     )
     if not typer.confirm(f"Has {found.site} told you the same fingerprint, by telephone or in person?", err=True):
         raise EnrolmentError(
-            f"the fingerprint was not confirmed; nothing was signed for {found.site}",
+            f"the fingerprint was not confirmed, so nothing was signed for {found.site}; compare it with the site by "
+            "telephone or in person, then run this again",
             reason="unconfirmed",
             site=found.site,
             fingerprint=found.fingerprint,

@@ -116,7 +116,7 @@ def _origin(model: Model) -> str:
 
 
 def _sites(model: Model) -> list[str]:
-    """Name the sites whose rows the model was computed from, or nothing if it was not computed between sites."""
+    """Return lines naming the sites whose rows the model uses; none unless several sites computed it together."""
     names, left_out = model.about.get("sites"), model.about.get("left_out")
     if not isinstance(names, list) or not isinstance(left_out, list):
         return []

@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     Raises
     ------
     ModelError
-        If the file cannot be read, is damaged, or is not a model file; ``file`` names it.
+        If the file cannot be read, is damaged, or is not a model file; its attribute ``file`` is the path.
     NewerModelError
         If a newer version of deepca wrote the file.
     """

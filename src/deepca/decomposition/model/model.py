@@ -170,7 +170,9 @@ class Model:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             shape = tuple(rows.shape)
             raise DataError(
-                f"X has shape {shape}; give rows of the model's {self.n_features} columns", parameter="X", value=shape
+                f"X has shape {shape}; expected (rows, {self.n_features}), the columns of the model",
+                parameter="X",
+                value=shape,
             )
         dtype = np.float32 if rows.dtype == np.float32 and self.dtype == np.float32 else np.float64
         axes, mean = self.components.astype(np.float64), self.mean.astype(np.float64)
@@ -234,7 +236,7 @@ class Model:
         Raises
         ------
         InvalidInput
-            If the model scales columns, which a PCA alone cannot do.
+            If the model scales columns, which scikit-learn's PCA does not support.
         """
         if self.scale is not None:
             raise InvalidInput(

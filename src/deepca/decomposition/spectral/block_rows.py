@@ -132,7 +132,7 @@ class BlockRows:
             )
 
     def local_arrays(self, X: Array) -> tuple[Array, ...]:
-        """Split ``(*B, n, k)`` into the rows of each local agent's nodes."""
+        """Split an array ``(*B, n, k)`` into one array per local agent, without padding rows."""
         rows = X.reshape(-1, *X.shape[-2:])
         counts = np.count_nonzero(self.numbers.reshape(len(rows), -1) >= 0, axis=1)
         return tuple(np.array(row[:count]) for row, count in zip(rows, counts, strict=True))

@@ -143,7 +143,7 @@ def _count_agents(owner: npt.NDArray[Any], n_nodes: int) -> int:
     empty = np.setdiff1d(np.arange(m), owner)
     if empty.size:
         raise DataError(
-            f"agent {empty[0]} has no node; number the agents 0 … {m - empty.size - 1} without gaps",
+            f"labels assigns no node to agent {empty[0]}; number the agents 0 … {m - empty.size - 1} without gaps",
             parameter="labels",
             agent=int(empty[0]),
         )

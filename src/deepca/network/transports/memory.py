@@ -82,7 +82,7 @@ class MemoryHub:
         agent : int
             Index of the agent; −1 if the whole run was interrupted.
         error : BaseException
-            Its error.
+            The exception that it raised, or that interrupted the run.
         """
         if self._failed is None:
             self._failed = (agent, error)

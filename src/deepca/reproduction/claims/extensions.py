@@ -132,9 +132,10 @@ def _described(name: str, run: Run) -> str:
 
 
 def verdict_of_runs(baseline: Baseline, runs: Mapping[str, Run]) -> Verdict:
-    """Judge whether all runs take at most 10 % + 2 more iterations than the paper's own case.
+    """Judge whether all runs take at most 10 % plus 2 iterations more than the paper's own case.
 
-    The verdict is "differs" if no run converges, and "partly" if some runs do not converge or take longer.
+    The verdict is "differs" if no run converges, and "partly" if some runs, or the paper's own case, do not converge,
+    or if some runs take longer.
     """
     needed = [run.iterations for run in runs.values()]
     if baseline.paper_run.iterations is None or None in needed:

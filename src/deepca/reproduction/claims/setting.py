@@ -69,7 +69,7 @@ class Setting:
 
 
 def problem_of(setting: Setting, spread: float = 1.0) -> theory.Problem | None:
-    """Return λ_k, λ_(k+1) and L of the matrices ``Ā + spread · (A_j − Ā)``, or None if λ_k = λ_(k+1)."""
+    """Return the theorem's constants for the matrices ``Ā + spread · (A_j − Ā)``, or None if λ_k = λ_(k+1)."""
     paper = PAPER[setting.data]
     values = pooled_of(setting.source, setting.data, paper.agents, paper.rows).values
     lambda_k, lambda_k1 = float(values[setting.k - 1]), float(values[setting.k])

@@ -78,7 +78,7 @@ class AddressProbe:
 def probe_address(
     address: str, expected: str, site: SiteFile, mine: Identity | None, patience: float = 3.0
 ) -> AddressProbe:
-    """Connect to an address up to TLS, without opening a stream to the agent there.
+    """Connect to an address and complete the TLS handshake, without opening a stream to the agent there.
 
     Parameters
     ----------

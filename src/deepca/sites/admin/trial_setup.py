@@ -126,7 +126,7 @@ def _write(source: Source, folder: Path) -> Path:
 
 
 def trial_network(shares: Sequence[Share], **options: Any) -> NetworkFile:
-    """Return a network of these sites, at free ports of 127.0.0.1; ``options`` are further fields of NetworkFile."""
+    """Return a network of these sites, at free ports on 127.0.0.1; ``options`` are further fields of NetworkFile."""
     ports = free_ports(len(shares))
     sites = tuple(SiteEntry(share.site, f"127.0.0.1:{port}") for share, port in zip(shares, ports, strict=True))
     return NetworkFile(sites=sites, **options)
@@ -141,15 +141,17 @@ def free_ports(count: int) -> list[int]:
     rng = random.SystemRandom()
     with contextlib.ExitStack() as held:
         for attempt in range(50 * count):
-            if len(found) == count:
-                return found
             low = attempt < 40 * count and highest > 2 * _LOWEST_PORT
             tried = rng.randrange(_LOWEST_PORT, highest) if low else 0
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", tried))
                 found.append(probe.getsockname()[1])
-    raise InvalidInput(f"fewer than {count} ports of 127.0.0.1 are free; stop other programs, or use fewer sites")
+            if len(found) == count:
+                return found
+    raise InvalidInput(
+        f"found only {len(found)} of {count} free ports on 127.0.0.1; stop other programs, or use fewer sites"
+    )
 
 
 def create_kits(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:

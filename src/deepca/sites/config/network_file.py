@@ -206,8 +206,8 @@ class NetworkFile:
             raise TopologyError(f"topology = {name!r}: {error}", parameter="topology", value=name) from None
         if not found.static_undirected:
             raise TopologyError(
-                f"topology = {name!r} has links that change or go one way, but links between sites must be permanent "
-                'and go both ways; choose another topology, such as "ring" or "random-regular:4"',
+                f"topology = {name!r} is time-varying or directed, but links between sites must be fixed and "
+                'undirected; choose another topology, such as "ring" or "random-regular:4"',
                 parameter="topology",
                 value=name,
             )

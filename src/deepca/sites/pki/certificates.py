@@ -153,7 +153,7 @@ def now_utc() -> datetime:
 
 
 def format_time(moment: datetime) -> str:
-    """Format a time for messages."""
+    """Format a time for error messages."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 

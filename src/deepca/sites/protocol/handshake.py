@@ -164,7 +164,7 @@ class Handshake:
         self._credentials.check_peer(certificate, self.peer)
         statement = _statement(self.peer, self._me, self._nonce, self._their_nonce)
         if not self._credentials.verify_signature(certificate, signature, statement):
-            raise FrameError(f"{self.peer} did not prove that it has the key of its certificate")
+            raise FrameError(f"{self.peer} did not prove possession of the private key of its certificate")
         return certificate
 
 

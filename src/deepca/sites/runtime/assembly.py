@@ -102,7 +102,7 @@ class Assembly:
     # --------------------------------------------------------------------------------------------------------- records
 
     def publish(self, **changes: Any) -> None:
-        """Change fields of this site's record."""
+        """Update fields of this site's record and store it under the next version number."""
         self.record = replace(self.record, version=self.record.version + 1, **changes)
         self.table.put(self.record)
         self.news += 1

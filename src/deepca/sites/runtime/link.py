@@ -42,9 +42,9 @@ class Link:
 
     Notes
     -----
-    A *session* belongs to two incarnations. Within it, messages are numbered from 1, kept until the other side
-    acknowledges them, and sent again from the first unacknowledged one when a stream is new or progress stops. A new
-    incarnation on either side starts a new session: messages in flight are dropped, since their recipient is gone,
+    A *session* is specific to one pair of incarnations. Within it, messages are numbered from 1, kept until the other
+    side acknowledges them, and sent again from the first unacknowledged one on a new stream, or when progress stops. A
+    new incarnation on either side starts a new session: messages in flight are dropped, since their recipient is gone,
     except messages that are already addressed to the new incarnation.
     """
 

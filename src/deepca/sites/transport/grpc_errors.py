@@ -103,7 +103,7 @@ class CoreLog:
     def install(self) -> CoreLog:
         """Take over file descriptor 2; raise RuntimeError if grpc, which reads its settings only once, was imported."""
         if "grpc" in sys.modules:
-            raise RuntimeError("grpc was imported before CoreLog was installed; install CoreLog first")
+            raise RuntimeError("grpc was already imported; call CoreLog.install() before importing grpc")
         os.environ["GRPC_VERBOSITY"] = "info"
         os.environ["GRPC_TRACE"] = "handshaker"  # includes the address of a rejected client
         sys.stderr.flush()

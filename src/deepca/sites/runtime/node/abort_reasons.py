@@ -132,8 +132,8 @@ class AbortReasons:
         for site, why in common.items():
             if now - self._gave_up.setdefault((site, plan.digest), now) >= 0.5 * context.policy.patience:
                 raise PeerFailed(
-                    f"{name(site)} gave up and reports: {why!r}. This site does not find the same error; the operator "
-                    f"of {name(site)} should check its log, then all agents can be started again"
+                    f"{name(site)} stopped with an error that this site cannot reproduce: {why!r}. Ask the operator "
+                    f"of {name(site)} to check its log, then restart all agents"
                 )
         return bool(common)
 
