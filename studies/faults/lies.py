@@ -63,17 +63,29 @@ def _with_first(value: float) -> Callable[[Message], Message]:
     return changed
 
 
+def _with_word(place: int, value: int) -> Callable[[Message], Message]:
+    """Return a function that replaces a word of an exact sum; the first is the number of agents, then come counts."""
+
+    def changed(message: Message) -> Message:
+        assert message.payload is not None
+        payload = np.array(message.payload)
+        payload[place] = np.int64(value).astype(np.uint64)
+        return replace(message, payload=payload)
+
+    return changed
+
+
 def _with_payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
     return lambda message: replace(message, payload=change(message.payload))
 
 
 ARRAYS: dict[str, tuple[str, Callable[[Message], Message]]] = {
-    "NaN": ("mean", _with_first(np.nan)),
-    "infinity": ("spread", _with_first(np.inf)),
-    "negative count": ("mean", _with_first(-3.0)),
-    "fractional count": ("mean", _with_first(2.5)),
+    "NaN": ("axes", _with_first(np.nan)),
+    "infinity": ("axes", _with_first(np.inf)),
+    "negative count": ("mean", _with_word(3, -3)),
+    "count of agents": ("spread", _with_word(0, 1000)),
     "shape": ("mean", _with_payload(lambda x: np.array(x)[:-1])),
-    "dtype": ("remainder", _with_payload(lambda x: np.array(x, dtype=np.float32))),
+    "dtype": ("mean", _with_payload(lambda x: np.array(x, dtype=np.float32))),
     "no array": ("mean", _with_payload(lambda x: None)),
     "extra values": ("mean", lambda message: replace(message, riders=(*message.riders, np.zeros(2)))),
     "NaN in a product": ("step", _with_first(np.nan)),

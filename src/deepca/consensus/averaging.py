@@ -17,6 +17,7 @@ from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
 from deepca.network.base import Network
+from deepca.network.totals import Addend, Total
 from deepca.topology.graph import Topology
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "average_and_derive",
     "common_average",
     "common_average_and_derive",
+    "common_totals",
     "messages_lost_error",
 ]
 
@@ -257,6 +259,19 @@ def common_average(network: Network, x: Array) -> Array:
     if network.topology.fully_known and not network.topology.time_varying:
         return exact_average(network, x)
     return _common(network, x).mean
+
+
+def common_totals(network: Network, *addends: Addend) -> list[Total]:
+    """Return sums over all agents, bitwise the same everywhere: exact ones, or averages by mixing times m.
+
+    Averages by mixing have a rounding error, so they have no ``rest``; units are ignored.
+    """
+    if network.adds_exactly:
+        return network.totals(*addends)
+    x = np.concatenate([np.sum(addend.terms, axis=0) for addend in addends], axis=-1)
+    ends = np.cumsum([addend.terms[0].shape[-1] for addend in addends])
+    sums = np.split(network.n_agents * _common(network, x).mean, ends[:-1])
+    return [Total(value, np.zeros_like(value)) for value in sums]
 
 
 def _common(network: Network, x: Array) -> AverageWithError:

@@ -13,14 +13,13 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from scipy import sparse
 
 from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
 from deepca.errors import MixingError, NetworkError
 from deepca.network.base import MixerNetwork, Network
-from deepca.network.sweeps import round_between, sweeps
+from deepca.network.sweeps import hypercube_rounds, is_hypercube, sweeps
 from deepca.topology.graph import Topology
 
 __all__ = [
@@ -130,7 +129,7 @@ class DimensionExchange(ExactMixer):
     def check(self, topology: Topology) -> None:
         """Raise MixingError unless the graph is a static hypercube."""
         super().check(topology)
-        if not _is_hypercube(topology):
+        if not is_hypercube(topology):
             raise MixingError(
                 f"DimensionExchange needs a hypercube, but {topology.name} is not one; use "
                 "deepca.consensus.exact.TreeSweep",
@@ -140,7 +139,7 @@ class DimensionExchange(ExactMixer):
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
         """Return the weights of one round per dimension."""
-        return _exchanges(topology)
+        return hypercube_rounds(topology)
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def exact_mixer(topology: Topology, *, collective: bool = False) -> ExactMixer:
     """Return the exact mixer with the fewest rounds on a graph; AllReduce if the network has collective operations."""
     if collective:
         return AllReduce()
-    return DimensionExchange() if topology.n_agents > 2 and _is_hypercube(topology) else TreeSweep()
+    return DimensionExchange() if topology.n_agents > 2 and is_hypercube(topology) else TreeSweep()
 
 
 def exact_average(network: Network, x: Array) -> Array:
@@ -226,19 +225,3 @@ def _checked(mean: Array, known: Array) -> Array:
 def _up_and_down(topology: Topology) -> tuple[Csr, ...]:
     up, down = sweeps(topology)
     return up + down
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def _exchanges(topology: Topology) -> tuple[Csr, ...]:
-    m = topology.n_agents
-    agents = np.arange(m)
-    return tuple(round_between(np.full(m, 0.5), agents, agents ^ (1 << bit), 0.5) for bit in range(m.bit_length() - 1))
-
-
-def _is_hypercube(topology: Topology) -> bool:
-    m = topology.n_agents
-    if topology.directed or m & (m - 1) or topology.n_edges * 2 != m * (m.bit_length() - 1):
-        return False
-    links = sparse.coo_array(topology.adjacency)
-    differing_bits = links.row ^ links.col
-    return bool(((differing_bits & (differing_bits - 1)) == 0).all())

@@ -26,8 +26,9 @@ from deepca.errors import DataError
 from deepca.operators.rounding import UNIT, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
-__all__ = ["Moments", "check_finite", "empty_moments", "moments"]
+__all__ = ["Moments", "check_finite", "empty_moments", "moments", "two_product"]
 
+_SPLITTER = 2.0**27 + 1.0  # separates the upper half of a significand of 53 bits
 _DENSE_ABOVE = 0.3  # share of nonzero entries above which a sparse block is processed faster as a dense one
 
 
@@ -237,6 +238,20 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     rounded = a + b
     of_b = rounded - a
     return rounded, (a - (rounded - of_b)) + (b - of_b)
+
+
+def two_product(a: Array | float, b: Array | float) -> tuple[Array, Array]:
+    """Return the rounded product ``a b``, and its rounding error, which is exact without underflow (Dekker)."""
+    rounded = np.multiply(a, b)
+    (high, low), (upper, lower) = _halves(a), _halves(b)
+    return rounded, ((high * upper - rounded) + high * lower + low * upper) + low * lower
+
+
+def _halves(a: Array | float) -> tuple[Array, Array]:
+    """Split numbers into two of at most 26 bits each."""
+    scaled = np.multiply(_SPLITTER, a)
+    high = scaled - (scaled - a)
+    return high, a - high
 
 
 def _sums(block: Block, w: Array | None) -> Array:

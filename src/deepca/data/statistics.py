@@ -1,10 +1,12 @@
 """Agree on the count, mean and spread of the rows of all agents.
 
-In three exact averages, with the same bits at every agent (:mod:`deepca.consensus.exact`), each agent discloses
+In two exact sums, with the same bits at every agent (:mod:`deepca.network.totals`), each agent discloses
 
 1. its number of rows, the sum of its weights, and its weighted sum of rows;
-2. its weighted sum of deviations from the agreed mean, which corrects the rounding error of that mean;
-3. its sums of squares about the corrected mean, by column, with their error bounds.
+2. its sums of squares about the mean, by column, with their error bounds.
+
+Where exact sums are not possible, they are averages. Another one, of the weighted deviations from the agreed mean,
+corrects the rounding error of that mean.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.portable import total as sum_of
 from deepca._util.typing import Array
-from deepca.consensus.averaging import common_average
+from deepca.consensus.averaging import common_totals
 from deepca.data.columns import named_columns
-from deepca.data.moments import Moments
+from deepca.data.moments import Moments, two_product
 from deepca.data.sources import Source
 from deepca.errors import NotFiniteError, PooledDataError
-from deepca.network.arrivals import ExpectedPart
 from deepca.network.base import Network
+from deepca.network.integers import COUNT, Unit
+from deepca.network.totals import Addend, Total
 from deepca.solver.verdict import UNDERFLOW
 
 __all__ = ["PooledStatistics", "agree_on_statistics", "column_units", "total_variance"]
 
+_ROUNDING_UNIT = Unit(-240, 5)  # rounding errors are 1e-16 times the data, and squared
 _SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # below it, differences may be so small that their squares underflow
 
 
@@ -117,28 +121,26 @@ def agree_on_statistics(network: Network, local: Sequence[Moments], *, weighted:
     -----
     Squares are taken about the agreed mean, not about zero, so that nothing cancels for data far from zero.
     """
-    m, d, B = network.n_agents, local[0].shift.size, network.batch
+    d, B = local[0].shift.size, network.batch
     with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # overflow is checked below
-        sums = np.array([[of.n, *_parts(of.weight), *(of.weight * of.mean)] for of in local]).reshape(*B, d + 3)
+        n, w = (_stacked([getattr(of, name) for of in local], B, 1) for name in ("n", "weight"))
+        means = [_stacked([getattr(of, name) for of in local], B, d) for name in ("reference", "shift")]
         network.begin(network.epoch, 0, "mean")
-        weights = (
-            ExpectedPart("weights", 1, True, repeats=not weighted),
-            ExpectedPart("parts of weights", 1, True, zero=not weighted),
-        )
-        network.expect(ExpectedPart("row counts", 1, True, True), *weights, ExpectedPart("sums of columns", d))
-        found = common_average(network, sums)
-        n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
-        reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)
-        # the rounding error of the mean would enter products with the agents' own means to first order
-        left = np.array([of.weight * of.mean_minus(reference, np.zeros(d)) for of in local]).reshape(*B, d)
-        network.begin(network.epoch, 0, "remainder")
-        network.expect(ExpectedPart("sums of columns", d))
-        shift = common_average(network, left) / (weight / m) if weight > 0.0 else np.zeros(d)
+        rows = Addend("row counts", n, unit=COUNT, nonnegative=True)
+        weights = [Addend("weights", w, nonnegative=True)] if weighted else []
+        sums = Addend("sums of columns", *(term for part in means for term in two_product(w, part)))
+        counts, *weighed, columns = common_totals(network, rows, *weights, sums)
+        weights_total = weighed[0] if weighed else counts
+        n_rows, weight = round(float(counts.value[0])), float(weights_total.value[0])
+        reference, shift = _mean(columns, weights_total)
+        if not network.adds_exactly and weight > 0.0:
+            # the rounding error of the mean would enter products with the agents' own means to first order
+            left = _stacked([of.weight * of.mean_minus(reference, shift) for of in local], B, d)
+            network.begin(network.epoch, 0, "remainder")
+            shift = shift + common_totals(network, Addend("sums of columns", left))[0].value / weight
         network.begin(network.epoch, 0, "spread")
-        network.expect(ExpectedPart("sums of squares", 2 * d, True))
-        spread = [(of.squares_about(reference, shift), np.square(of.rounding_about(reference, shift))) for of in local]
-        squares, rounding = (common_average(network, np.array(spread).reshape(*B, 2 * d)) * m).reshape(2, d)
-        pooled = PooledStatistics(n_rows, weight, reference, shift, squares, np.sqrt(rounding))
+        squares, rounding = common_totals(network, *_spread(local, reference, shift, B))
+        pooled = PooledStatistics(n_rows, weight, reference, shift, squares.value, np.sqrt(rounding.value))
     _check_squares(np.where(np.isfinite(pooled.mean), pooled.squares, np.inf))
     return pooled
 
@@ -193,10 +195,28 @@ def _overflow_error(column: int) -> PooledDataError:
     )
 
 
-def _parts(weight: float) -> tuple[float, float]:
-    """Split a weight into integer and fractional parts, since sums of integers are exact."""
-    whole = math.floor(weight)
-    return float(whole), weight - whole
+def _stacked(values: Sequence[Array | float], batch: tuple[int, ...], n: int) -> Array:
+    """Return the values of the local agents as an array ``(*B, n)``."""
+    return np.array(values, dtype=np.float64).reshape(*batch, n)
+
+
+def _spread(local: Sequence[Moments], reference: Array, shift: Array, batch: tuple[int, ...]) -> tuple[Addend, Addend]:
+    """Return the sums of squares about the mean, by column, and the squares of their rounding errors."""
+    squares = _stacked([of.squares_about(reference, shift) for of in local], batch, shift.size)
+    rounding = _stacked([of.rounding_about(reference, shift) for of in local], batch, shift.size)
+    return (
+        Addend("sums of squares", squares, nonnegative=True),
+        Addend("squared rounding errors", np.square(rounding), guess=_ROUNDING_UNIT, nonnegative=True),
+    )
+
+
+def _mean(sums: Total, weight: Total) -> tuple[Array, Array]:
+    """Return ``sums / weight`` as a rounded mean and a remainder."""
+    if weight.value[0] <= 0.0:
+        return np.zeros_like(sums.value), np.zeros_like(sums.value)
+    mean = sums.value / weight.value
+    rounded, error = two_product(mean, weight.value)
+    return mean, ((((sums.value - rounded) - error) - mean * weight.rest) + sums.rest) / weight.value
 
 
 @contextmanager
@@ -205,8 +225,7 @@ def _overflow(d: int) -> Iterator[None]:
     try:
         yield
     except NotFiniteError as error:
-        column = max(error.index - 3 * (error.phase == "mean"), 0) % d  # the first message starts with three counts
-        raise _overflow_error(column) from None
+        raise _overflow_error(max(error.index, 0) % d) from None
 
 
 def _first_column(which: npt.NDArray[np.bool_], source: Source) -> int | str:

@@ -15,10 +15,13 @@ from scipy import sparse
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
-from deepca.network.arrivals import SAME_SETTINGS, ExpectedPart, describe_fault, is_finite
+from deepca.network.arrivals import SAME_SETTINGS, describe_fault, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
+from deepca.network.sweeps import sum_rounds, summed_agents
+from deepca.network.totals import SumLayout
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology
@@ -26,6 +29,7 @@ from deepca.topology.graph import Topology
 __all__ = ["AgentNetwork", "run_agents"]
 
 T = TypeVar("T")
+Number = TypeVar("Number", np.float64, np.uint64)
 _BOTH_INFINITIES = (-np.inf, np.inf)
 _POLL_SECONDS = 0.5  # between checks of running agents: a Ctrl-C may not interrupt an unlimited wait
 _INTERRUPT_SECONDS = 5.0  # time that agents have to stop after a Ctrl-C
@@ -69,11 +73,9 @@ class AgentNetwork(Network):
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
-        parts = self._parts if self._sweeping else ()
         with_pending = weights is None or self._sweeping
         known = self._known_entries if self._sweeping and weights is not None else None
-        unit = self._count_unit(own)
-        received = self._exchange_array(_frozen_copy(x), links, with_pending=with_pending, parts=parts, unit=unit)
+        received = self._exchange_array(_frozen_copy(x), links, with_pending=with_pending)
         for source, payload in received.items():
             if known is not None:
                 self._check_known(source, float(payload.ravel()[self._known_at]), float(known[source]))
@@ -84,12 +86,27 @@ class AgentNetwork(Network):
             self._advance_pending(1)
         return y
 
-    def _count_unit(self, own: float) -> float:
-        """Return the unit of counts in the next round of an exact average, from this agent's own weight in it."""
-        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums going up a tree are not scaled
-            return 1.0
-        # a hypercube halves in every round; what goes down a tree is the mean
-        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents
+    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
+        """Add up messages along a tree or in a hypercube, checking what the neighbours send."""
+        up, down = sum_rounds(self.topology)
+        for weights, agents in zip(up, summed_agents(self.topology), strict=False):
+            for source, words in self._exchange_words(own, weights).items():
+                self._check_words(source, words, layout, int(agents[source]))
+                own = layout.add(own, words)
+        for weights in down:
+            for source, words in self._exchange_words(own, weights).items():
+                self._check_words(source, words, layout, self.n_agents)
+                own = words
+        return own
+
+    def _exchange_words(self, own: Words, weights: Csr) -> dict[int, Words]:
+        links = self._prepared(weights, lambda w: _links_of(w, self.agent))
+        return self._exchange_array(_frozen_copy(own), links, with_pending=True)
+
+    def _check_words(self, source: int, words: Words, layout: SumLayout, agents: int) -> None:
+        """Raise BadArray if a neighbour sent impossible sums; where messages get lost, it is not to blame."""
+        if self.reliable and (fault := layout.describe_fault(words, agents)):
+            self._blame(source, fault)
 
     def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Exchange values in the pairs that include this agent, and skip all other pairs."""
@@ -170,8 +187,6 @@ class AgentNetwork(Network):
         with_pending: bool,
         counted: bool = True,
         infinities: tuple[float, ...] = (),
-        parts: tuple[ExpectedPart, ...] = (),
-        unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
         """Exchange one array along the links and return the arrays of the neighbours.
 
@@ -185,8 +200,8 @@ class AgentNetwork(Network):
             Whether pending values ride along.
         counted : bool
             Whether to count the exchange as a round of traffic.
-        infinities, parts, unit
-            What to expect of the received arrays, as in :func:`~deepca.network.arrivals.describe_fault`.
+        infinities : tuple of float
+            Infinities that the arrays may contain.
         """
         _, incoming, receivers = links
         carried = list(self._pending) if with_pending else []
@@ -201,7 +216,7 @@ class AgentNetwork(Network):
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
-            if fault := describe_fault(message.payload, payload, parts, unit=unit, infinities=infinities):
+            if fault := describe_fault(message.payload, payload, infinities=infinities):
                 self._blame(source, fault)
             self._check_riders(source, message, riders, ops)
             if message.payload is not None:
@@ -358,7 +373,7 @@ def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
         return set()
 
 
-def _frozen_copy(x: Array) -> Array:
+def _frozen_copy(x: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return a read-only copy, which later changes to x do not affect."""
     copy = np.array(x, order="C")  # also converts scalars, which numpy returns for products of 0-d arrays
     copy.flags.writeable = False
@@ -367,7 +382,7 @@ def _frozen_copy(x: Array) -> Array:
 
 def _describe_pending_fault(value: Array, own: Array, op: Op) -> str:
     """Describe what is wrong with a pending value; the only infinity allowed is the neutral one."""
-    return describe_fault(value, own, (ExpectedPart("values to agree on", own.size),), infinities=(neutral(op),))
+    return describe_fault(value, own, "values to agree on", infinities=(neutral(op),))
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:

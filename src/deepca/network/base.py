@@ -10,10 +10,10 @@ import numpy.typing as npt
 from deepca._util.floats import LARGEST
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
-from deepca.network.exchanges import Exchanges
 from deepca.network.protocols import LinearMixer, MixerNetwork, Pairs, Position
 from deepca.network.reductions import neutral
 from deepca.network.sweeps import Tree, sweeps
+from deepca.network.totals import Totals
 
 __all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
 
@@ -30,7 +30,7 @@ __all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
     gossip_coded="gossip_compressed",
     common="unbatched",
 )
-class Network(Exchanges):
+class Network(Totals):
     """Interface through which agents exchange values, the same on every engine.
 
     Every call blocks until the values that it needs have arrived. Arrays have shape ``(*B, …)``: ``B = (m,)`` if one

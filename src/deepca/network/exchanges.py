@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array, Csr
 from deepca.errors import EpochChanged, MixingError, TopologyError
-from deepca.network.arrivals import ExpectedPart
 from deepca.network.compression import Code, Copies, graph_digest
 from deepca.network.protocols import Pairs, Position
 from deepca.network.reductions import Op, PendingReduction
@@ -41,7 +40,6 @@ class Exchanges(Accounting, ABC):
         self._phase, self._t, self._round = "step", 0, 0
         self._announced = 0
         self._sweeping = False
-        self._parts: tuple[ExpectedPart, ...] = ()
         self._known_entries: Array | None = None
         self._known_at = 0
         self._weights: dict[int, tuple[Csr, Any]] = {}
@@ -115,21 +113,7 @@ class Exchanges(Accounting, ABC):
             self._pending.clear()
             self.next_round = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
         self.epoch, self._phase, self._t, self._round, self._pairs_averaged = epoch, phase, t, 0, 0
-        self._parts = ()
         self._announced = max(self._announced, epoch)
-
-    def expect(self, *parts: ExpectedPart) -> None:
-        """Declare what the arrays of exact averages contain, until the next :meth:`begin`.
-
-        Agents in separate processes check received arrays against this declaration, and raise BadArray with the index
-        of the neighbour if an array does not match.
-
-        Parameters
-        ----------
-        *parts : ExpectedPart
-            Consecutive parts of the arrays.
-        """
-        self._parts = parts
 
     @contextmanager
     def verifying_sums(self, known: Array, at: int, /) -> Iterator[None]:

@@ -11,8 +11,10 @@ from scipy import sparse
 from deepca._util.typing import Array, Csr
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, reducer
-from deepca.network.sweeps import sweeps
+from deepca.network.sweeps import sum_rounds, sweeps
+from deepca.network.totals import SumLayout
 from deepca.topology.graph import Topology
 
 __all__ = ["SimulatedNetwork", "disjoint_groups"]
@@ -132,6 +134,13 @@ class SimulatedNetwork(Network):
         self._count_along(down, x[0].nbytes + derived.nbytes, with_pending=True)
         self._complete_pending(list(self._pending))
         return mean + 0.0, derived + 0.0
+
+    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
+        """Add up the rows and count what separate agents would send."""
+        self._check_epoch()
+        for rounds in sum_rounds(self.topology):
+            self._count_along(rounds, own[0].nbytes, with_pending=True)
+        return layout.carry(layout.carry_free_sum(own))
 
     def broadcast(self, x: Array, /) -> Array:
         """Return the leader's row and count what separate agents would send."""

@@ -1,4 +1,4 @@
-"""Compute round weights along a spanning tree that all agents know: sums go up to its root, results come back down."""
+"""Compute the rounds in which exact sums travel: up and down a spanning tree, or along the edges of a hypercube."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from deepca._util.typing import Array, Csr, csr
 from deepca.errors import TopologyError
 from deepca.topology.graph import Topology
 
-__all__ = ["Tree", "check_weights", "round_between", "sweeps"]
+__all__ = [
+    "Tree",
+    "check_weights",
+    "hypercube_rounds",
+    "is_hypercube",
+    "round_between",
+    "sum_rounds",
+    "summed_agents",
+    "sweeps",
+]
 
 Tree = tuple[tuple[Csr, ...], tuple[Csr, ...]]
 """Weights of the rounds up a tree to its root, and of the rounds back down."""
@@ -42,6 +51,39 @@ def sweeps(topology: Topology) -> Tree:
         keep[children] = 0.0
         down.append(round_between(keep, children, parent[children], 1.0))
     return tuple(up), tuple(down)
+
+
+def sum_rounds(topology: Topology) -> Tree:
+    """Return the rounds of an exact sum: up and down a tree, or of a hypercube, which needs none down."""
+    return (hypercube_rounds(topology), ()) if topology.n_agents > 2 and is_hypercube(topology) else sweeps(topology)
+
+
+@lru_cache(maxsize=_CACHED_GRAPHS)
+def summed_agents(topology: Topology) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return of how many agents each agent has the sum before every round up of an exact sum."""
+    counts = [np.ones(topology.n_agents, dtype=np.int64)]
+    for weights in sum_rounds(topology)[0]:
+        entries = sparse.coo_array(weights)
+        counts.append(np.bincount(entries.row, counts[-1][entries.col], topology.n_agents).astype(np.int64))
+    return tuple(counts)
+
+
+@lru_cache(maxsize=_CACHED_GRAPHS)
+def hypercube_rounds(topology: Topology) -> tuple[Csr, ...]:
+    """Return the weights of one round per dimension of a hypercube, in which neighbours average."""
+    m = topology.n_agents
+    agents = np.arange(m)
+    return tuple(round_between(np.full(m, 0.5), agents, agents ^ (1 << bit), 0.5) for bit in range(m.bit_length() - 1))
+
+
+def is_hypercube(topology: Topology) -> bool:
+    """Return whether agents are neighbours exactly if their indices differ in one bit."""
+    m = topology.n_agents
+    if topology.directed or m & (m - 1) or topology.n_edges * 2 != m * (m.bit_length() - 1):
+        return False
+    links = sparse.coo_array(topology.adjacency)
+    differing_bits = links.row ^ links.col
+    return bool(((differing_bits & (differing_bits - 1)) == 0).all())
 
 
 def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64], weight: float) -> Csr:

@@ -25,7 +25,9 @@ from deepca.engines.mpi.watchdog import Watchdog
 from deepca.network.base import Network, Pairs
 from deepca.network.broadcasts import share_spectrum
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, reducer
+from deepca.network.totals import SumLayout
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
@@ -203,6 +205,16 @@ class MpiNetwork(Network):
         self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
         self._bytes_to_other_ranks += self._depth * total.nbytes
         return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
+
+    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
+        """Add the messages of all agents by one ``MPI_Allreduce``."""
+        self._check_epoch()
+        sums = layout.carry_free_sum(own)
+        with self._watchdog.waiting("all ranks"):
+            self._comm.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
+        self._count(rounds=self._depth, messages=self._depth, payload=sums.nbytes)
+        self._bytes_to_other_ranks += self._depth * sums.nbytes
+        return layout.carry(sums)
 
     def broadcast(self, x: Array, /) -> Array:
         """Broadcast the leader's value, by ``MPI_Bcast`` with ``allreduce`` or on unreliable networks."""

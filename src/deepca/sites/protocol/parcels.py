@@ -17,7 +17,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 
 __all__ = ["Parcel", "pack", "tag_of", "unpack"]
 
-_DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(f"<{name}") for name in ("f8", "f4", "f2", "u8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # limits on what the header of a message from another site may describe
 _MAX_AXES = 4  # axes of an array
@@ -125,7 +125,7 @@ def _aligned(arrays: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
 def _describe(array: npt.NDArray[Any]) -> wire.Array:
     name = _NAMES.get(array.dtype.newbyteorder("<"))
     if name is None:
-        raise NetworkError(f"arrays of {array.dtype} cannot be sent; use float64, float32 or float16")
+        raise NetworkError(f"arrays of {array.dtype} cannot be sent; use float64, float32, float16 or uint64")
     return wire.Array(dtype=name, shape=array.shape)
 
 
