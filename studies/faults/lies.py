@@ -68,6 +68,8 @@ def _with_word(place: int, value: int) -> Callable[[Message], Message]:
 
     def changed(message: Message) -> Message:
         assert message.payload is not None
+        if message.payload.dtype != np.uint64:
+            return message
         payload = np.array(message.payload)
         payload[place] = np.int64(value).astype(np.uint64)
         return replace(message, payload=payload)
@@ -80,17 +82,16 @@ def _with_payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
 
 
 ARRAYS: dict[str, tuple[str, Callable[[Message], Message]]] = {
-    "NaN": ("axes", _with_first(np.nan)),
-    "infinity": ("axes", _with_first(np.inf)),
     "negative count": ("mean", _with_word(3, -3)),
-    "count of agents": ("spread", _with_word(0, 1000)),
+    "number of agents": ("spread", _with_word(0, 1000)),
     "shape": ("mean", _with_payload(lambda x: np.array(x)[:-1])),
     "dtype": ("mean", _with_payload(lambda x: np.array(x, dtype=np.float32))),
     "no array": ("mean", _with_payload(lambda x: None)),
     "extra values": ("mean", lambda message: replace(message, riders=(*message.riders, np.zeros(2)))),
     "NaN in a product": ("step", _with_first(np.nan)),
-    "NaN in the certificate": ("certificate", _with_first(np.nan)),
-    "inconsistent sum": ("axes", _with_payload(lambda x: np.concatenate([np.array(x)[:-1], np.array(x)[-1:] + 1.0]))),
+    "infinity in a product": ("step", _with_first(np.inf)),
+    "number of agents in the certificate": ("certificate", _with_word(0, 7)),
+    "omitted agent": ("axes", _with_word(0, 0)),
 }
 """Changes that a site makes to the arrays that it sends, each with the phase of the run in which it does so."""
 
@@ -241,19 +242,19 @@ RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "ax
 def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.network.agent import AgentNetwork
 
-    honest, phase = AgentNetwork._down, RELAY[what]
+    honest, phase = AgentNetwork._send_down, RELAY[what]
 
-    def down(self: Any, x: Any, rounds: Any) -> Any:
-        if self._phase != phase:
-            return honest(self, x, rounds)
+    def send_down(self: Any, words: Any, rounds: Any, layout: Any) -> Any:
+        if self._phase != phase or words.size == layout.n_words:
+            return honest(self, words, rounds, layout)
         first, *more = rounds
-        x = self.gossip(x, first)  # after this round, neighbours of the leader have its numbers
-        altered = x + 1e-3
-        for weights in more:
-            altered = self.gossip(altered, weights)
-        return x
+        words = honest(self, words, (first,), layout)  # after this round, neighbours of the leader have its numbers
+        altered = words.copy()
+        altered[layout.n_words :] = (words[layout.n_words :].view(np.float64) + 1e-3).view(np.uint64)
+        honest(self, altered, tuple(more), layout)
+        return words
 
-    return [(AgentNetwork, "_down", down)]
+    return [(AgentNetwork, "_send_down", send_down)]
 
 
 # ------------------------------------------------------------------------------------------------- claims about results

@@ -10,15 +10,13 @@ import pytest
 
 import deepca
 from deepca import Chebyshev, topology
-from deepca._util.typing import Array, Csr
+from deepca._util.typing import Array
 from deepca.consensus.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
-from deepca.errors import MixingError, NetworkError
-from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
-from deepca.network.transports import MemoryHub
+from deepca.errors import MixingError
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
 from deepca.topology import Topology, directed
 from tests.support.engines import (
     ENGINES,
-    Stepwise,
     assert_same_traffic,
     at_every_agent,
     everyone,
@@ -110,50 +108,6 @@ def test_deepca_accepts_an_exact_mixer() -> None:
     assert result.status.code == "converged"
     U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :2]
     assert deepca.operators.linalg.tan_theta(U, result.W).max() <= 1e-10
-
-
-class Losing(AgentNetwork):
-    """Network on which agent 2 loses half of its values in one round."""
-
-    lost_round = 1
-
-    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        y = super().gossip(x, weights)
-        self.lost_round -= 1
-        return y * 0.5 if self.lost_round == 0 and self.agent == 2 else y
-
-
-class LosingTogether(Stepwise):
-    """The same loss in a network with several local agents."""
-
-    lost_round = 1
-
-    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        y = super().gossip(x, weights)
-        self.lost_round -= 1
-        if self.lost_round == 0:
-            y[self.local == 2] *= 0.5
-        return y
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_lost_message_is_detected(engine: str) -> None:
-    """The control number with a known mean reveals the loss."""
-    place = topology.path(5)
-    if engine != "threads":
-        with pytest.raises(NetworkError) as caught:
-            exact_average(LosingTogether(place), np.ones((5, 3))[mine(5)])
-        assert caught.type is NetworkError  # not a timeout or a failed peer
-        return
-    hub = MemoryHub(5, timeout=10.0)
-
-    def work(network: AgentNetwork) -> Array:
-        broken = Losing(network.topology, network.agent, hub.transport(network.agent))
-        return exact_average(broken, np.ones(3))
-
-    with pytest.raises(NetworkError) as caught:
-        run_agents(place, work, timeout=10.0, hub=hub)
-    assert caught.type is NetworkError
 
 
 # ------------------------------------------------------------------------------- the best polynomial

@@ -40,7 +40,14 @@ def test_forged_and_replayed_messages_have_no_effect(what: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "lie",
-    ["array:NaN", "array:negative count", "array:dtype", "array:NaN in a product", "tag:round", "tag:plan"],
+    [
+        "array:number of agents",
+        "array:negative count",
+        "array:dtype",
+        "array:NaN in a product",
+        "tag:round",
+        "tag:plan",
+    ],
 )
 def test_a_site_that_sends_invalid_messages_is_named(lie: str, tmp_path: Path) -> None:
     assert expect_liar_named(tmp_path / "f", lie, 2).problems == []

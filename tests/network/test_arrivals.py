@@ -170,7 +170,8 @@ def test_impossible_counts_name_their_sender(place: int, value: int, topology: A
     [
         ("spread", lambda: _word(3 + 2 * 6, 1 << 50)),  # adds to the sum of squares of the first column
         ("spread", lambda: _word(3 + 3 * 6, 1 << 50)),
-        ("certificate", lambda: _payload(6 * 2 + 1, 1000.0)),
+        # in the certificate: 6 × 2 words of products after 4 counts, then the fourth word of the second of 4 numbers
+        ("certificate", lambda: _word(4 + 12 + 3 * 4 + 1, 1000 << 48, size=4 + 12 + 5 * 4)),
     ],
 )
 def test_numbers_that_contradict_earlier_ones_give_no_result(phase: str, change: Callable[[], Any]) -> None:
@@ -180,25 +181,14 @@ def test_numbers_that_contradict_earlier_ones_give_no_result(phase: str, change:
     assert not isinstance(caught.value, (PeerFailed, PeerTimeout))
 
 
-def _word(place: int, value: int) -> Callable[[Message], Message]:
-    """Return a change of one word of an exact sum."""
+def _word(place: int, value: int, size: int | None = None) -> Callable[[Message], Message]:
+    """Return a change of one word of an exact sum, if its messages have this size."""
 
     def change(message: Message) -> Message:
-        if message.payload is None or message.payload.dtype != np.uint64:
+        if message.payload is None or message.payload.dtype != np.uint64 or size not in (None, message.payload.size):
             return message
         payload = np.array(message.payload)
         payload[place] = np.int64(value).astype(np.uint64)
-        return replace(message, payload=payload)
-
-    return change
-
-
-def _payload(place: int, value: float) -> Callable[[Message], Message]:
-    def change(message: Message) -> Message:
-        if message.payload is None or message.payload.ndim != 1:
-            return message
-        payload = np.array(message.payload)
-        payload[place] = value
         return replace(message, payload=payload)
 
     return change

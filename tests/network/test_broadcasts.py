@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from deepca.errors import Contradiction
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.network.base import Network
 from deepca.network.broadcasts import share_spectrum
+from deepca.network.integers import Unit
+from deepca.network.totals import Addend, Total
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, mine, network_of, over_mpi
 from tests.support.problems import spectrum_problem
@@ -94,34 +96,37 @@ def test_broadcasts_are_flooded_without_a_tree() -> None:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_sweep_returns_the_mean_and_what_the_leader_derives_from_it(engine: str, place: Topology) -> None:
+def test_a_sum_arrives_with_what_the_leader_derives_from_it(engine: str, place: Topology) -> None:
     """``derive`` is called once, by the leader, and takes no round."""
     m = place.n_agents
     x = np.random.default_rng(3).standard_normal((m, 5))
     called: list[int] = []
 
-    def sweep(network: Network, own: Array) -> tuple[Array, Array]:
-        def derive(mean: Array) -> Array:
+    def add(network: Network, own: Array) -> tuple[Array, Array]:
+        def derive(sums: Array) -> Array:
             called.append(network.leader)
-            return np.array([1.0 / 3.0, mean[0]])
+            return np.array([1.0 / 3.0, sums[0]])
 
-        return network.sweep(own, derive, 2)
+        [total], derived = network.totals_and_derive(
+            [Addend("numbers", own, unit=Unit(-50))], lambda totals: derive(totals[0].value), 2
+        )
+        return total.value, derived
 
     if engine == "threads":
-        found = deepca.run_agents(place, lambda network: (*sweep(network, x[network.agent]), network.traffic))
-        assert len({(mean.tobytes(), told.tobytes()) for mean, told, _ in found}) == 1
+        found = deepca.run_agents(place, lambda network: (*add(network, x[network.agent]), network.traffic))
+        assert len({(summed.tobytes(), told.tobytes()) for summed, told, _ in found}) == 1
         sent = sum(traffic.bytes_sent for _, _, traffic in found)
         together = SimulatedNetwork(place)
-        sweep(together, x)
+        add(together, x)
         called.pop()
-        assert sent == together.traffic.bytes_sent == (m - 1) * 8 * (5 + 5 + 2)
+        assert sent == together.traffic.bytes_sent == (m - 1) * 8 * (6 + 6 + 2)
         assert found[0][2].rounds == together.traffic.rounds
-        mean, told, _ = found[0]
+        summed, told, _ = found[0]
     else:
         network = network_of(place)
-        mean, told = sweep(network, x[mine(m)])
-    np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-15)
-    assert told[1] == mean[0]
+        summed, told = add(network, x[mine(m)])
+    np.testing.assert_allclose(summed, x.sum(axis=0), atol=1e-14)
+    assert told[1] == summed[0]
     assert over_mpi() or called == [place.center]
 
 
@@ -184,10 +189,12 @@ def in_phase(phase: str, change: Callable[[Array], Array]) -> type[AgentNetwork]
     """Return an agent class that, as the leader, broadcasts other numbers in one phase of a run."""
 
     class Lying(AgentNetwork):
-        def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-            if self.phase_and_iteration[0] != phase:
-                return super().sweep(x, derive, size)
-            return super().sweep(x, lambda mean: change(np.array(derive(mean))), size)
+        def totals_and_derive(
+            self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, /
+        ) -> tuple[list[Total], Array]:
+            if self.phase_and_iteration[0] != phase or not size:
+                return super().totals_and_derive(addends, derive, size)
+            return super().totals_and_derive(addends, lambda totals: change(np.array(derive(totals))), size)
 
     return Lying
 

@@ -23,6 +23,7 @@ from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
 from deepca.decomposition.settings import create_algorithm
 from deepca.errors import DataError, GapError, InvalidInput, ParameterError, TopologyError
+from deepca.network.integers import Unit
 from deepca.planning import (
     PLANNED_ALGORITHMS,
     Plan,
@@ -455,9 +456,8 @@ def test_time_is_latency_plus_what_the_busiest_agent_sends() -> None:
     network.gossip(np.zeros((5, 10)))
     assert network.running.cost() == Cost(1, 0, 8 / 5 * 80, 320.0, 0.5 + 4 * 80 * 8 / 1000)
     network = MeteredNetwork(tp.star(5), link)
-    exact_average(
-        network, np.zeros((5, 9))
-    )  # plus a number for the count; up, one each, then down, four from the centre
+    # plus the number of agents; up, one each, then down, four from the centre
+    exact_average(network, np.zeros((5, 9)), Unit(0))
     assert network.running.cost() == Cost(2, 0, 8 / 5 * 80, 320.0, 2 * 0.5 + (1 + 4) * 80 * 8 / 1000)
     up, down = TreeSweep().weights(tp.star(5))
     for weights, sent in ((up, [0, 80, 80, 80, 80]), (down, [320, 0, 0, 0, 0])):

@@ -501,6 +501,9 @@ class _Slow(Operator):
         self._hub.now[self._j] += seconds * self._hub.links.machines.slowdown[self._j]
         return self._A @ W
 
+    def row_bounds(self) -> Array | None:
+        return self._A.row_bounds()
+
     def agent(self, j: int) -> Operator:
         return self
 

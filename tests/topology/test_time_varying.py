@@ -28,6 +28,7 @@ from deepca.errors import (
     TopologyError,
 )
 from deepca.network import Network, SimulatedNetwork
+from deepca.network.totals import Addend
 from deepca.operators import from_matrices
 from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying
@@ -237,7 +238,7 @@ def average_over_lossy_links(seed: int) -> tuple[float, float]:
     x = np.random.default_rng(seed).standard_normal((6, 40))
     network = SimulatedNetwork(time_varying.lossy(base, 1e-3, seed=seed))
     try:
-        found, _ = common_average_and_derive(network, x, lambda mean: mean[:1], 1)
+        found, _ = common_average_and_derive(network, [Addend("numbers", x)], lambda mean: mean[:1], 1)
     except NetworkError:
         return np.inf, np.inf
     largest = float(np.linalg.norm(x, axis=-1).max())

@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import ExactlyAveraged, State, local_starts
-from deepca.consensus.exact import exact_average_and_derive
+from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
 from deepca.network.broadcasts import for_local_agents
+from deepca.network.integers import Unit
+from deepca.network.totals import Addend
 from deepca.operators.linalg import top_eigenvectors
 
 __all__ = ["CovarianceAveraging", "CovarianceState"]
@@ -135,5 +137,9 @@ class CovarianceAveraging(ExactlyAveraged):
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
         local = (self.A @ for_local_agents(np.eye(d), self.network))[..., rows, columns]
-        mean, derived = exact_average_and_derive(self.network, local, gap, 1)
+        units = agree_on_unit(self.network, self.A)
+        if units is not None:  # an entry is bounded by the products with both unit vectors
+            exponents = np.broadcast_to(units.exponent, d)
+            units = Unit(np.minimum(exponents[rows], exponents[columns]))
+        mean, derived = exact_average_and_derive(self.network, [Addend("matrices", local, unit=units)], gap, 1)
         return symmetric(mean), float(derived[0])

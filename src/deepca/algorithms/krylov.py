@@ -14,7 +14,7 @@ from deepca._util.portable import exp
 from deepca._util.typing import Array
 from deepca._util.validation import NONE, Integer, check
 from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, local_starts
-from deepca.consensus.exact import exact_average_and_derive
+from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
     SEMIORTHOGONALITY_TOLERANCE,
@@ -24,6 +24,8 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.network.integers import Unit
+from deepca.network.totals import Addend
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
 
@@ -146,6 +148,7 @@ class BlockKrylov(ExactlyAveraged):
         super().__init__(A, W0, network)
         d, k = self.W0.shape
         check("guards", guards, Integer(0), NONE, meaning="columns beyond k")
+        self._agreed: tuple[int, Unit | None] | None = None
         self._width = min(max(k + _MIN_GUARDS, _MIN_COLUMNS) if guards is None else k + guards, d)
 
     def init(self, W: npt.ArrayLike | None = None) -> KrylovState:
@@ -195,7 +198,8 @@ class BlockKrylov(ExactlyAveraged):
             new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
-        mean, derived = exact_average_and_derive(network, local, next_block, d * width + Q.shape[1] * kept + 1)
+        products = Addend("products", local, unit=self._unit(P.shape[1]))
+        mean, derived = exact_average_and_derive(network, [products], next_block, d * width + Q.shape[1] * kept + 1)
         new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
         ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
         ritz.check(network, new, y)
@@ -204,6 +208,13 @@ class BlockKrylov(ExactlyAveraged):
         if kept:
             Q, AQ = Q @ y, AQ @ y
         return KrylovState(state.t + 1, self._for_local_agents(W), self._for_local_agents(S), Q, AQ, new, float(gap))
+
+    def _unit(self, columns: int) -> Unit | None:
+        """Return the units of products with that many columns, on which agents agree once per epoch."""
+        if self._agreed is None or self._agreed[0] != self.network.epoch:
+            self._agreed = self.network.epoch, agree_on_unit(self.network, self.A)
+        unit = self._agreed[1]
+        return unit and unit.per_column(columns)
 
     def _kept(self, columns: int) -> int:
         """Return the number of Ritz vectors to keep in a restart if Q has that many columns; 0 if none is due."""

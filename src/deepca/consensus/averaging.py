@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
 from deepca.network.base import Network
+from deepca.network.integers import Unit
 from deepca.network.totals import Addend, Total
 from deepca.topology.graph import Topology
 
@@ -66,6 +67,8 @@ class AverageWithError:
     growth : float, default=1.0
         Error of ``mean`` beyond ``error``, in units of the rounding error of one product. It consists of rounding in
         every round of mixing, and of lost messages whose effect is as small.
+    rounding : float, default=0.0
+        Norm of the error of ``mean`` beyond that, since values were rounded to multiples of a unit.
     """
 
     mean: Array
@@ -73,6 +76,7 @@ class AverageWithError:
     rounds: int
     lost: float = 0.0
     growth: float = 1.0
+    rounding: float = 0.0
 
     @property
     def error_norm(self) -> float:
@@ -92,7 +96,7 @@ class AverageWithError:
         float
             Bound on the norm of the error of their mean.
         """
-        return 2.0 * EPS * self.growth * largest
+        return 2.0 * EPS * self.growth * largest + self.rounding
 
 
 def average(
@@ -190,20 +194,20 @@ def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Ave
 
 def average_and_derive(
     network: Network,
-    x: Array,
+    addends: Sequence[Addend],
     rounds: int,
     enough: Callable[[AverageWithError], bool],
     derive: Callable[[AverageWithError], Array],
     size: int,
 ) -> tuple[AverageWithError, Array]:
-    """Average ``x`` as :func:`average` does, and send all agents numbers that the leader derives from the average.
+    """Average addends as :func:`average` does, and send all agents numbers that the leader derives from the average.
 
     Parameters
     ----------
     network : Network
         Network of the agents.
-    x : ndarray of shape (*B, n)
-        Values of the local agents.
+    addends : sequence of Addend
+        Values of the local agents, which are averaged one after another.
     rounds : int
         Rounds before the error is first measured, and between later measurements.
     enough : callable
@@ -218,47 +222,57 @@ def average_and_derive(
     average : AverageWithError
         The mean and its error.
     derived : ndarray of shape (size,)
-        The leader's values, bitwise the same at every agent. They are sent along with the mean if that is computed
-        over a tree, and broadcast otherwise.
+        The leader's values, bitwise the same at every agent. They are sent along with exact sums, and broadcast
+        otherwise.
 
     Raises
     ------
     NetworkError
-        If the mean is computed over a spanning tree, and a message was lost or altered.
+        If the mean is an exact sum, and a message was lost or altered.
     """
     if network.reliable:
-        made = TreeSweep().length(network.topology)
-        mean, derived = exact_average_and_derive(
-            network, x, lambda mean: derive(AverageWithError(mean, np.zeros_like(mean), made)), size
-        )
-        return AverageWithError(mean, np.zeros_like(mean), made), derived
-    found = average(network, x, rounds, enough)
+        return _exact_and_derive(network, addends, derive, size, TreeSweep().length(network.topology))
+    found = average(network, _joined(addends), rounds, enough)
     return found, network.from_leader(derive(found) if network.is_leader_local else np.zeros(size))
 
 
 def common_average_and_derive(
-    network: Network, x: Array, derive: Callable[[Array], Array], size: int
+    network: Network, addends: Sequence[Addend], derive: Callable[[Array], Array], size: int
 ) -> tuple[AverageWithError, Array]:
     """Average as :func:`common_average` does, and send all agents ``size`` numbers that the leader derives from it.
 
     The error of the average consists of rounding only, so ``derive`` is called with the mean alone.
     """
-    if network.topology.fully_known and not network.topology.time_varying:
-        mean, derived = exact_average_and_derive(network, x, derive, size)
-        return AverageWithError(mean, np.zeros_like(mean), 0), derived
-    found = _common(network, x)
+    if network.adds_exactly:
+        return _exact_and_derive(network, addends, lambda found: derive(found.mean), size, 0)
+    found = _common(network, _joined(addends))
     return found, network.from_leader(derive(found.mean) if network.is_leader_local else np.zeros(size))
 
 
-def common_average(network: Network, x: Array) -> Array:
-    """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
+def _exact_and_derive(
+    network: Network, addends: Sequence[Addend], derive: Callable[[AverageWithError], Array], size: int, made: int
+) -> tuple[AverageWithError, Array]:
+    rounding = norm(np.array([a.unit.rounding(network.n_agents) for a in addends if a.unit is not None]))
 
-    It is computed over a spanning tree if the graph is static and known, and otherwise by mixing until agents agree to
-    rounding.
+    def average(mean: Array) -> AverageWithError:
+        return AverageWithError(mean, np.zeros_like(mean), made, rounding=rounding)
+
+    mean, derived = exact_average_and_derive(network, addends, lambda mean: derive(average(mean)), size)
+    return average(mean), derived
+
+
+def _joined(addends: Sequence[Addend]) -> Array:
+    """Return the values of all addends, one after another, ``(*B, n)``."""
+    return np.concatenate([np.sum(addend.terms, axis=0) for addend in addends], axis=-1)
+
+
+def common_average(network: Network, x: Array, unit: Unit | None = None) -> Array:
+    """Return the mean over all agents of ``x``, shape ``(*B, n)``, bitwise the same everywhere.
+
+    It is an exact sum if the graph is static and known, of values rounded to multiples of the unit if one is given.
+    Otherwise it is computed by mixing until agents agree to rounding.
     """
-    if network.topology.fully_known and not network.topology.time_varying:
-        return exact_average(network, x)
-    return _common(network, x).mean
+    return exact_average(network, x, unit) if network.adds_exactly else _common(network, x).mean
 
 
 def common_totals(network: Network, *addends: Addend) -> list[Total]:
@@ -268,7 +282,7 @@ def common_totals(network: Network, *addends: Addend) -> list[Total]:
     """
     if network.adds_exactly:
         return network.totals(*addends)
-    x = np.concatenate([np.sum(addend.terms, axis=0) for addend in addends], axis=-1)
+    x = _joined(addends)
     ends = np.cumsum([addend.terms[0].shape[-1] for addend in addends])
     sums = np.split(network.n_agents * _common(network, x).mean, ends[:-1])
     return [Total(value, np.zeros_like(value)) for value in sums]

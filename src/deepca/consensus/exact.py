@@ -7,7 +7,7 @@ tree or the dimensions of a hypercube, and depend on every message: a single los
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -17,9 +17,12 @@ import numpy as np
 from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
-from deepca.errors import MixingError, NetworkError
+from deepca.errors import MixingError
 from deepca.network.base import MixerNetwork, Network
+from deepca.network.integers import COUNT, Unit
 from deepca.network.sweeps import hypercube_rounds, is_hypercube, sweeps
+from deepca.network.totals import Addend, Total
+from deepca.operators.base import Operator
 from deepca.topology.graph import Topology
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "DimensionExchange",
     "ExactMixer",
     "TreeSweep",
+    "agree_on_unit",
     "exact_average",
     "exact_average_and_derive",
     "exact_mixer",
@@ -34,6 +38,7 @@ __all__ = [
 ]
 
 _CONTROL_SEED = 6007  # seed of the control numbers, the same at all agents
+_BOUND = Unit(-64, 2)  # bounds of products need few digits
 _CACHE_SIZE = 16  # maximum number of graphs whose weights are cached
 
 
@@ -169,32 +174,38 @@ def exact_mixer(topology: Topology, *, collective: bool = False) -> ExactMixer:
     return DimensionExchange() if topology.n_agents > 2 and is_hypercube(topology) else TreeSweep()
 
 
-def exact_average(network: Network, x: Array) -> Array:
-    """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
-
-    A control number with known mean is averaged as well. If its mean comes out wrong, a message was lost or altered,
-    and NetworkError is raised.
-    """
-    flat, known = with_known(network, x)
-    with network.verifying_sums(_known(network.n_agents)[0], flat.shape[-1] - 1):
-        mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
-    return _checked(network.unbatched(mean), known)
+def exact_average(network: Network, x: Array, unit: Unit | None = None) -> Array:
+    """Return the mean over all agents of ``x``, shape ``(*B, n)``, bitwise the same everywhere: an exact sum over m."""
+    return network.total(x.reshape(*network.batch, -1), unit) / network.n_agents
 
 
 def exact_average_and_derive(
-    network: Network, x: Array, derive: Callable[[Array], Array], size: int
+    network: Network, addends: Sequence[Addend], derive: Callable[[Array], Array], size: int
 ) -> tuple[Array, Array]:
-    """Return the exact average and ``size`` numbers that the leader derives from it, bitwise the same everywhere.
+    """Return exact averages, one after another, and ``size`` numbers that the leader derives from them.
 
-    Factorizations and matrix products round differently on different processors. So the root of the tree computes
-    whatever is derived from the mean, and both travel down together: this takes no additional rounds, only ``m − 1``
-    longer messages. ``derive`` is called only in the leader's process; all other agents should check its numbers.
+    Both are bitwise the same everywhere; see :meth:`deepca.network.Network.totals_and_derive`.
     """
-    TreeSweep().check(network.topology)
-    flat, known = with_known(network, x)
-    with network.verifying_sums(_known(network.n_agents)[0], flat.shape[-1] - 1):
-        mean, derived = network.sweep(flat, lambda total: derive(total[:-1]), size)
-    return _checked(mean, known), derived
+
+    def mean(totals: list[Total]) -> Array:
+        return np.concatenate([total.value for total in totals]) / network.n_agents
+
+    totals, derived = network.totals_and_derive(addends, lambda totals: derive(mean(totals)), size)
+    return mean(totals), derived
+
+
+def agree_on_unit(network: Network, A: Operator) -> Unit | None:
+    """Agree on the units of a sum of products ``A_j w`` with vectors of norm 1, one unit per row.
+
+    Returns None, for a unit to be found for every sum, if the products of an agent have no known bound.
+    """
+    bounds = A.row_bounds()
+    known = bounds is not None and bool(np.isfinite(bounds).all())
+    unknown = Addend("counts of operators without bounds", np.full((*network.batch, 1), float(not known)), unit=COUNT)
+    own = bounds if bounds is not None and known else np.zeros((*network.batch, A.d))
+    products = Addend("bounds of products", own, guess=_BOUND, digits=1, nonnegative=True)
+    counted, total = network.totals(unknown, products)
+    return None if counted.value[0] or not np.isfinite(total.value).all() else Unit.holding(total.value)
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:
@@ -209,16 +220,6 @@ def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array
 def _known(m: int, count: int = 1) -> Array:
     """Return the control numbers of all agents, ``(count, m)``."""
     return np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, (count, m))
-
-
-def _checked(mean: Array, known: Array) -> Array:
-    """Return the mean without that of the control number; raise NetworkError if the latter is wrong."""
-    if not abs(float(mean[-1]) - float(known[0])) <= 1e-9:
-        raise NetworkError(
-            f"a control number with mean {float(known[0]):.6g} was averaged to {float(mean[-1]):.6g}: a message was "
-            "lost or altered; check the network, then run again"
-        )
-    return np.asarray(mean[:-1] + 0.0)  # removes negative zeros, whose sign may get lost on the way down
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average_and_derive
+from deepca.consensus.exact import agree_on_unit
 from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_close, for_local_agents, packed
+from deepca.network.totals import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
@@ -142,7 +144,9 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
         R = mean.reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    found, shared = common_average_and_derive(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
+    unit = agree_on_unit(network, A) if network.adds_exactly else None
+    products = Addend("products", own.reshape(*network.batch, -1), unit=unit and unit.per_column(theta.size))
+    found, shared = common_average_and_derive(network, [products], lengths, 1 + theta.size)
     if not network.is_leader_local:
         check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
     noise = found.error_bound(largest) + off.bound(float(np.abs(theta).max()), *formed)
@@ -169,6 +173,7 @@ def with_tighter_bounds(A: Operator, pairs: RitzPairs, network: Network) -> Iter
         seed=seed,
         accuracy=accuracy,
         rounding=pairs.noise,
+        unit=agree_on_unit(network, A) if network.reliable else None,
         derive=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
         size=lambda _: 3,
     )

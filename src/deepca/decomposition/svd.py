@@ -30,6 +30,7 @@ from deepca.decomposition.settings import SearchOptions, Settings, with_search_o
 from deepca.decomposition.svd_data import LocalBlocks, Partition, check_decomposable, read_blocks
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_basis, check_close, packed, unpacked
+from deepca.network.totals import Addend
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
@@ -268,7 +269,9 @@ def _whole_error(
     network.begin(network.epoch, 0, "error")
     spread = scores.var(axis=0)  # used if partitioned by columns
     squares = np.square(local_errors).reshape(*network.batch, 1)
-    found, shared = common_average_and_derive(network, squares, lambda _: spread, spread.size)
+    found, shared = common_average_and_derive(
+        network, [Addend("squared errors", squares, nonnegative=True)], lambda _: spread, spread.size
+    )
     if partition == "columns":
         check_close(network, "variances", shared, spread, SEMIORTHOGONALITY_TOLERANCE * norm * norm)
     return math.sqrt(float(found.mean[0]) * network.n_agents), shared
@@ -331,7 +334,7 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
         turn, _ = graded_axes(symmetric_part(mean.reshape(k, k)))
         return packed(turn, V @ turn)
 
-    _, shared = common_average_and_derive(network, own, turning, k * k + V.size)
+    _, shared = common_average_and_derive(network, [Addend("Gram matrices", own)], turning, k * k + V.size)
     turn, common = unpacked(shared, (k, k), V.shape)
     check_basis(network, "singular vectors", turn)
     check_close(network, "singular vectors", common, V @ turn, SEMIORTHOGONALITY_TOLERANCE)

@@ -21,7 +21,6 @@ __all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
 @renamed_attributes(
     leads="is_leader_local",
     total_mean="allreduce_mean",
-    following="verifying_sums",
     moment="position",
     at="phase_and_iteration",
     beside="neighbors",
@@ -130,41 +129,6 @@ class Network(Totals):
         """Return a mask that selects one agent's values; it broadcasts against x of shape ``(*B, …)``."""
         return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
 
-    def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-        """Compute an exact mean over all agents, and numbers that the leader derives from it.
-
-        Sums travel up the spanning tree; the mean and ``derive(mean)`` travel back down. Both are bit-identical at
-        every agent, whatever its processor. Pending values ride along and are complete afterwards.
-
-        Parameters
-        ----------
-        x : ndarray of shape (*B, n)
-            Local values.
-        derive : callable
-            Function of the mean, called by the leader only.
-        size : int
-            Number of derived values.
-
-        Returns
-        -------
-        mean : ndarray of shape (n,)
-            The mean.
-        derived : ndarray of shape (size,)
-            The leader's ``derive(mean)``.
-        """
-        if self.collective:
-            mean = self.unbatched(self.allreduce_mean(x))
-            both = self.from_leader(np.concatenate([mean, derive(mean) if self.is_leader_local else np.zeros(size)]))
-            self._complete_pending(list(self._pending))
-            return both[: mean.size], both[mean.size :]
-        pending, self._sweeping = list(self._pending), True
-        try:
-            found = self.sum_along(sweeps(self.topology), self.leader, x, derive, size)
-        finally:
-            self._sweeping = False
-        self._complete_pending(pending)
-        return found
-
     def sum_along(
         self, tree: Tree, root: int, x: Array, derive: Callable[[Array], Array], size: int, /
     ) -> tuple[Array, Array]:
@@ -205,8 +169,6 @@ class Network(Totals):
         """Send the root's x down a tree in rounds with the given weights; all other agents pass zeros."""
         # remove negative zeros, whose sign adding a zero may flip, and infinities, which a zero weight turns into NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
-        if self._known_entries is not None:  # verified sums use the leader's tree: only its entry goes down
-            self._known_entries = np.where(np.arange(self.n_agents) == self.leader, self._known_entries, 0.0)
         for weights in rounds:
             x = self.gossip(x, weights)
         return _restore_infinities(self.unbatched(x))

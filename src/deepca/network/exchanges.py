@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -40,8 +39,6 @@ class Exchanges(Accounting, ABC):
         self._phase, self._t, self._round = "step", 0, 0
         self._announced = 0
         self._sweeping = False
-        self._known_entries: Array | None = None
-        self._known_at = 0
         self._weights: dict[int, tuple[Csr, Any]] = {}
 
     @property
@@ -114,31 +111,6 @@ class Exchanges(Accounting, ABC):
             self.next_round = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
         self.epoch, self._phase, self._t, self._round, self._pairs_averaged = epoch, phase, t, 0, 0
         self._announced = max(self._announced, epoch)
-
-    @contextmanager
-    def verifying_sums(self, known: Array, at: int, /) -> Iterator[None]:
-        """Verify exact averages with one entry of the arrays, which is known to all agents in advance.
-
-        Every agent computes how this entry should change from round to round. If the entry received from a neighbour
-        differs, BadArray is raised with the index of that neighbour.
-
-        Parameters
-        ----------
-        known : ndarray of shape (m,)
-            Value of the entry at every agent.
-        at : int
-            Position of the entry in an agent's array.
-
-        Yields
-        ------
-        None
-            Exact averages within the context are verified.
-        """
-        self._known_entries, self._known_at = known, at
-        try:
-            yield
-        finally:
-            self._known_entries = None
 
     def announce_epoch(self, epoch: int, /) -> None:
         """Request a restart: rounds raise EpochChanged until ``begin(epoch, …)`` is called.

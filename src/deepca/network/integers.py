@@ -6,6 +6,7 @@ are taken modulo ``2^(64 L)`` and decoded as signed, so only the total has to fi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from deepca._util.typing import Array
 
 __all__ = ["BINS", "COUNT", "WIDE", "Unit", "Words", "add_words", "bins_of", "carry", "carry_free", "sum_words"]
 
+Exponents = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 """Integers ``(…, L, n)`` in two's complement; the first of the L words holds the lowest 64 bits."""
 
@@ -26,14 +28,14 @@ BINS = -(-(_HIGHEST - _LOWEST) // _BIN)
 """Number of bins of :func:`bins_of`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """Integers that numbers are converted to: multiples of ``2^exponent``, in ``words`` words of 64 bits.
 
     Parameters
     ----------
-    exponent : int
-        Exponent of the unit.
+    exponent : int or ndarray of int of shape (n,)
+        Exponent of the unit, or of the unit of every number.
     words : int, default=1
         Words per number.
 
@@ -46,7 +48,7 @@ class Unit:
     [3.5, 0.25]
     """
 
-    exponent: int
+    exponent: int | Exponents
     words: int = 1
 
     @classmethod
@@ -69,16 +71,31 @@ class Unit:
         bits = _LOWEST + _BIN * (highest + 1) - exponent + terms.bit_length() + 1
         return cls(exponent, -(-bits // 64))
 
-    @property
-    def largest_exponent(self) -> int:
-        """Exponent of the power of two that totals must not reach in magnitude."""
-        return self.exponent + 64 * self.words - 1
+    @classmethod
+    def holding(cls, bounds: Array) -> Unit:
+        """Return units of one word in which totals are smaller than half the capacity if below ``bounds``, ``(n,)``."""
+        _, exponents = np.frexp(bounds)
+        return cls(exponents.astype(np.int64) - 62)
 
-    def fits(self, x: Array, terms: int) -> npt.NDArray[np.bool_]:
-        """Return which numbers keep all digits, and cannot overflow in a sum of as many ``terms``."""
+    def per_column(self, k: int) -> Unit:
+        """Return units for a flattened array ``(n, k)``, given the units of its n rows."""
+        return Unit(np.repeat(self.exponent, k), self.words)
+
+    def rounding(self, terms: int) -> float:
+        """Bound the norm of the rounding error of the mean of so many vectors ``(n,)``, given the units of all entries.
+
+        Rounding errors are assumed to be independent, as in :mod:`deepca.operators.rounding`.
+        """
+        exponents, counts = np.unique(self.exponent, return_counts=True)
+        relative = zip(counts.tolist(), (exponents - exponents[-1]).tolist(), strict=True)
+        squares = math.fsum(math.ldexp(count, 2 * lower) for count, lower in relative)  # has the same bits everywhere
+        return math.ldexp((math.sqrt(squares / 12.0) + 4.0) / math.sqrt(terms), int(exponents[-1]))
+
+    def fits(self, x: Array, terms: int, digits: int = _DIGITS) -> npt.NDArray[np.bool_]:
+        """Return which numbers keep so many binary digits, and cannot overflow in a sum of as many ``terms``."""
         size = np.abs(x)
-        smallest = np.ldexp(1.0, self.exponent + _DIGITS)
-        largest = np.ldexp(1.0, self.largest_exponent - terms.bit_length())
+        smallest = np.ldexp(1.0, self.exponent + digits)
+        largest = np.ldexp(1.0, self.exponent + 64 * self.words - 1 - terms.bit_length())
         return np.asarray((size == 0.0) | ((size >= smallest) & (size < largest)))
 
     def encode(self, x: Array) -> Words:

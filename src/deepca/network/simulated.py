@@ -122,25 +122,17 @@ class SimulatedNetwork(Network):
         self._count(rounds=rounds, messages=rounds * self.n_agents, payload=x[0].nbytes)
         return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
 
-    def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-        """Compute the mean directly and count what separate agents would send."""
-        if self._runs_every_round:
-            return super().sweep(x, derive, size)
-        self._check_epoch()
-        up, down = sweeps(self.topology)
-        self._count_along(up, x[0].nbytes, with_pending=True)
-        mean = x.sum(axis=0) / self.n_agents
-        derived = np.asarray(derive(mean), dtype=np.float64)
-        self._count_along(down, x[0].nbytes + derived.nbytes, with_pending=True)
-        self._complete_pending(list(self._pending))
-        return mean + 0.0, derived + 0.0
-
-    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
+    def _sum_words(
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+    ) -> tuple[Words, Words]:
         """Add up the rows and count what separate agents would send."""
         self._check_epoch()
-        for rounds in sum_rounds(self.topology):
-            self._count_along(rounds, own[0].nbytes, with_pending=True)
-        return layout.carry(layout.carry_free_sum(own))
+        up, down = sum_rounds(self.topology, from_leader=size > 0)
+        self._count_along(up, own[0].nbytes, with_pending=True)
+        summed = layout.carry(layout.carry_free_sum(own))
+        derived = derive(summed)
+        self._count_along(down, own[0].nbytes + derived.nbytes, with_pending=True)
+        return summed, derived
 
     def broadcast(self, x: Array, /) -> Array:
         """Return the leader's row and count what separate agents would send."""

@@ -53,16 +53,18 @@ def sweeps(topology: Topology) -> Tree:
     return tuple(up), tuple(down)
 
 
-def sum_rounds(topology: Topology) -> Tree:
-    """Return the rounds of an exact sum: up and down a tree, or of a hypercube, which needs none down."""
-    return (hypercube_rounds(topology), ()) if topology.n_agents > 2 and is_hypercube(topology) else sweeps(topology)
+def sum_rounds(topology: Topology, *, from_leader: bool) -> Tree:
+    """Return the rounds of an exact sum: up and down a tree, or those of a hypercube, where nothing is sent down."""
+    if not from_leader and topology.n_agents > 2 and is_hypercube(topology):
+        return hypercube_rounds(topology), ()
+    return sweeps(topology)
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)
-def summed_agents(topology: Topology) -> tuple[npt.NDArray[np.int64], ...]:
-    """Return of how many agents each agent has the sum before every round up of an exact sum."""
+def summed_agents(topology: Topology, *, from_leader: bool) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return of how many agents each agent has the sum before every round up of :func:`sum_rounds`."""
     counts = [np.ones(topology.n_agents, dtype=np.int64)]
-    for weights in sum_rounds(topology)[0]:
+    for weights in sum_rounds(topology, from_leader=from_leader)[0]:
         entries = sparse.coo_array(weights)
         counts.append(np.bincount(entries.row, counts[-1][entries.col], topology.n_agents).astype(np.int64))
     return tuple(counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,8 @@ class Addend:
         no number loses digits.
     guess : Unit, default=WIDE
         The unit that is tried first, if none is given.
+    digits : int, default=53
+        Binary digits that every number must keep, if no unit is given.
     nonnegative : bool, default=False
         Whether no agent may contribute a negative number.
     """
@@ -40,13 +42,20 @@ class Addend:
     terms: tuple[Array, ...]
     unit: Unit | None
     guess: Unit
+    digits: int
     nonnegative: bool
 
     def __init__(
-        self, name: str, *terms: Array, unit: Unit | None = None, guess: Unit = WIDE, nonnegative: bool = False
+        self,
+        name: str,
+        *terms: Array,
+        unit: Unit | None = None,
+        guess: Unit = WIDE,
+        digits: int = 53,
+        nonnegative: bool = False,
     ) -> None:
-        values = {"name": name, "terms": terms, "unit": unit, "guess": guess, "nonnegative": nonnegative}
-        for field, value in values.items():
+        values = {"name": name, "terms": terms, "unit": unit, "guess": guess, "digits": digits}
+        for field, value in {**values, "nonnegative": nonnegative}.items():
             object.__setattr__(self, field, value)
 
     def in_unit(self, unit: Unit, terms: Sequence[Array] | None = None) -> Addend:
@@ -60,7 +69,7 @@ class Addend:
         """
         if self.unit is not None:
             return self, np.zeros(self.terms[0].shape[:-1])
-        fits = self.guess.fits(np.asarray(sum(map(np.abs, self.terms))), agents)
+        fits = self.guess.fits(np.asarray(sum(map(np.abs, self.terms))), agents, self.digits)
         suited = self.in_unit(self.guess, [np.where(fits, x, 0.0) for x in self.terms])
         return suited, np.sum(~fits, axis=-1, dtype=np.float64)
 
@@ -122,6 +131,11 @@ class SumLayout:
         )
 
     @property
+    def n_words(self) -> int:
+        """Number of words of a message, N."""
+        return sum(unit.words * n for unit, n in self._parts)
+
+    @property
     def _parts(self) -> list[tuple[Unit, int]]:
         return list(zip(self.units, self.sizes, strict=True))
 
@@ -137,6 +151,15 @@ class SumLayout:
             part.reshape(*messages.shape[:-1], unit.words, n)
             for part, (unit, n) in zip(parts, self._parts, strict=True)
         ]
+
+    def agents(self, message: Words) -> int:
+        """Return the number of agents that a message sums over."""
+        return int(message[0])
+
+    def totals(self, message: Words) -> list[Total]:
+        """Decode the message of a whole sum."""
+        parts = zip(self.units[1:], self.split(message)[1:], strict=True)
+        return [Total(*unit.decode(part)) for unit, part in parts]
 
     def add(self, own: Words, more: Words) -> Words:
         """Add two messages ``(N,)``."""
@@ -164,8 +187,7 @@ class SumLayout:
         agents : int
             Number of agents that its sums must include.
         """
-        counted = int(message[0])
-        if counted != agents:
+        if (counted := self.agents(message)) != agents:
             return f"sums over {counted} agents instead of {agents}"
         for name, unit, nonnegative, words in zip(
             self.names, self.units, self.nonnegative, self.split(message), strict=True
@@ -173,7 +195,7 @@ class SumLayout:
             highest = words[-1].view(np.int64)
             if nonnegative and (highest < 0).any():
                 return f"a negative number in its {name}"
-            if unit == COUNT and (highest > MAX_COUNT).any():
+            if unit is COUNT and (highest > MAX_COUNT).any():
                 return f"a number too large to be a count in its {name}"
         return ""
 
@@ -240,6 +262,37 @@ class Totals(Exchanges):
         ------
         MixingError, NotFiniteError, NetworkError
             As :meth:`total`.
+        """
+        return self.totals_and_derive(addends, lambda totals: np.empty(0), 0)[0]
+
+    def totals_and_derive(
+        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, /
+    ) -> tuple[list[Total], Array]:
+        """Compute exact sums, and send all agents numbers that the leader derives from them.
+
+        Factorizations and matrix products round differently on different processors, so only the leader computes what
+        follows from the sums. Its numbers travel with the sums, down the spanning tree, and take no additional rounds.
+
+        Parameters
+        ----------
+        addends : sequence of Addend
+            Local values.
+        derive : callable
+            Function of the totals, called by the leader only.
+        size : int
+            Number of derived values.
+
+        Returns
+        -------
+        totals : list of Total
+            One sum per addend.
+        derived : ndarray of shape (size,)
+            The leader's ``derive(totals)``, bit-identical at every agent. Other agents should check it.
+
+        Raises
+        ------
+        MixingError, NotFiniteError, NetworkError
+            As :meth:`total`; NotFiniteError also if a derived value is NaN.
 
         Notes
         -----
@@ -254,17 +307,25 @@ class Totals(Exchanges):
             )
         self._check_finite(addends)
         if all(addend.unit is not None for addend in addends):
-            return self._sums(addends)
+            return self._sums(addends, derive, size)
         fitted, misfits = zip(*(addend.fitted(self.n_agents) for addend in addends), strict=True)
         counts = Addend("counts of numbers in other units", np.stack(misfits, axis=-1), unit=COUNT, nonnegative=True)
-        counted, *found = self._sums((counts, *fitted))
-        if again := np.flatnonzero(counted.value).tolist():
-            repeated = [addends[i] for i in again]
-            units = self._spanning_units(repeated)
-            sums = self._sums([addend.in_unit(unit) for addend, unit in zip(repeated, units, strict=True)])
-            for i, total in zip(again, sums, strict=True):
-                found[i] = total
-        return found
+
+        def derive_unless_repeated(totals: list[Total]) -> Array:
+            return np.zeros(size) if totals[0].value.any() else derive(totals[1:])
+
+        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size)
+        if not (again := np.flatnonzero(counted.value).tolist()):
+            return found, derived
+
+        def with_repeated(totals: list[Total]) -> list[Total]:
+            repeated = dict(zip(again, totals, strict=True))
+            return [repeated.get(i, total) for i, total in enumerate(found)]
+
+        units = self._spanning_units([addends[i] for i in again])
+        repeated = [addends[i].in_unit(unit) for i, unit in zip(again, units, strict=True)]
+        totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size)
+        return with_repeated(totals), derived
 
     def _spanning_units(self, addends: Sequence[Addend]) -> list[Unit]:
         """Return a unit for each addend in which no number of any agent loses digits."""
@@ -272,30 +333,49 @@ class Totals(Exchanges):
             Addend("counts of magnitudes", np.max([bins_of(x) for x in addend.terms], axis=0), unit=COUNT)
             for addend in addends
         ]
-        bins = [np.flatnonzero(total.value) for total in self._sums(counts)]
+        bins = [np.flatnonzero(total.value) for total in self.totals(*counts)]
         return [
             Unit.spanning(int(used[0]), int(used[-1]), self.n_agents * len(addend.terms))
             for used, addend in zip(bins, addends, strict=True)
         ]
 
-    def _sums(self, addends: Sequence[Addend]) -> list[Total]:
+    def _sums(
+        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int
+    ) -> tuple[list[Total], Array]:
         """Add up addends with units, and check that every agent contributed."""
         layout = SumLayout.of(addends)
         ones = COUNT.encode(np.ones((*self.batch, 1)))
         own = layout.pack([ones, *(addend.encode() for addend in addends)])
+
+        def derived_words(summed: Words) -> Words:
+            derived = np.zeros(size)
+            if layout.agents(summed) == self.n_agents:
+                derived[:] = derive(layout.totals(summed))
+            if np.isnan(derived).any():
+                raise self._not_finite_error("numbers that follow from sums", self.leader)
+            return derived.view(np.uint64)
+
         pending, self._sweeping = list(self._pending), True
         try:
-            summed = self._sum_words(own, layout)
+            summed, derived = self._sum_words(own, layout, derived_words, size)
         finally:
             self._sweeping = False
         self._complete_pending(pending)
-        agents, *parts = layout.split(summed)
-        if int(agents[0, 0]) != self.n_agents:
+        if (counted := layout.agents(summed)) != self.n_agents:
             raise NetworkError(
-                f"a sum over {self.n_agents} agents counted {int(agents[0, 0])} of them: a message was lost or "
-                "altered; check the network, then run again"
+                f"a sum over {self.n_agents} agents counted {counted} of them: a message was lost or altered; check "
+                "the network, then run again"
             )
-        return [Total(*unit.decode(part)) for unit, part in zip(layout.units[1:], parts, strict=True)]
+        return layout.totals(summed), derived.view(np.float64)
+
+    def _not_finite_error(self, what: str, agent: int, index: int = -1) -> NotFiniteError:
+        return NotFiniteError(
+            f"the {what} of agent {agent} are not finite: products or sums overflow; divide the data by a large power "
+            "of ten",
+            agent=agent,
+            index=index,
+            phase=self._phase,
+        )
 
     def _check_finite(self, addends: Sequence[Addend]) -> None:
         """Raise NotFiniteError for the first local number that is not finite."""
@@ -304,14 +384,29 @@ class Totals(Exchanges):
                 if not is_finite(x):
                     *at, index = np.argwhere(~np.isfinite(x))[0].tolist()
                     agent = int(self.local[tuple(at)])
-                    raise NotFiniteError(
-                        f"the {addend.name} of agent {agent} are not finite: products or sums overflow; divide the "
-                        "data by a large power of ten",
-                        agent=agent,
-                        index=index,
-                        phase=self._phase,
-                    )
+                    raise self._not_finite_error(addend.name, agent, index)
 
     @abstractmethod
-    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
-        """Add the messages ``(*B, N)`` of all agents, and return the sum ``(N,)`` at every agent."""
+    def _sum_words(
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+    ) -> tuple[Words, Words]:
+        """Add the messages of all agents; return the sum, and ``size`` words that the leader derives from it.
+
+        Parameters
+        ----------
+        own : ndarray of shape (*B, N)
+            Messages of the local agents.
+        layout : SumLayout
+            Their layout.
+        derive : callable
+            Function of the sum, called by the leader only.
+        size : int
+            Number of words that it returns; if it is 0, agents may add up the sum in any order, without a leader.
+
+        Returns
+        -------
+        summed : ndarray of shape (N,)
+            The sum.
+        derived : ndarray of shape (size,)
+            The leader's ``derive(summed)``.
+        """

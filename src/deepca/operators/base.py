@@ -69,6 +69,16 @@ class Operator(ABC):
         """
         return Rounding.none(self.batch)
 
+    def row_bounds(self) -> Array | None:
+        """Bound the entries of ``A_j w`` for all w with ‖w‖₂ = 1, up to rounding.
+
+        Returns
+        -------
+        ndarray of shape (*B, d) or None
+            Bounds on the absolute values of the entries; None if none are known.
+        """
+        return None
+
     @abstractmethod
     def agent(self, j: int) -> Operator:
         """Return a single ``A_j``, with ``B = ()``.
@@ -250,6 +260,11 @@ class MixedOperator(Operator):
             np.array(of) for of in zip(*((r.rows, r.products, r.growth) for r in each), strict=True)
         )
         return Rounding(rows, products, sums, max(r.shift for r in each))
+
+    def row_bounds(self) -> Array | None:
+        """Collect the bounds of all agents; None if one has none."""
+        bounds = [A.row_bounds() for A in self.operators]
+        return None if any(one is None for one in bounds) else np.array(bounds)
 
     def agent(self, j: int) -> Operator:
         """Return the operator of agent j."""

@@ -79,6 +79,10 @@ class Covariances(Operator):
         sizes = np.array([float(frobenius(A)) for A in self.stack.reshape(-1, self.d, self.d)]).reshape(self.batch)
         return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
 
+    def row_bounds(self) -> Array:
+        """Return the lengths of the rows of the matrices."""
+        return frobenius(self.stack, axis=-1)
+
     def agent(self, j: int) -> Covariances:
         """Return the matrix of agent j, without its rows."""
         return self._selected(j) if self.batch else self

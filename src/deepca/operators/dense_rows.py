@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.operators.base import AgentPool
+from deepca.operators.linalg import frobenius
 from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 
 __all__ = ["DenseRows"]
@@ -93,6 +95,21 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         """Return the prepared rows of agent j, each multiplied by the root of its weight."""
         Y = self._prepare.rows(self.rows[j])
         return Y if self._prepare.weights is None else Y * np.sqrt(self._prepare.weights[j])[:, None]
+
+    @cached_property
+    def _column_lengths(self) -> Array:
+        return np.array([self._lengths_of(j) for j in range(len(self.rows))])
+
+    def _lengths_of(self, j: int) -> Array:
+        """Return the lengths of the columns of the weighted rows of agent j, block by block."""
+        X, step = self.rows[j], max(1, _MAX_BLOCK_WORK // max(1, self.d))
+        lengths = np.zeros(self.d)
+        for first in range(0, X.shape[0], step):
+            block = self._prepare.rows(X[first : first + step])
+            if self._prepare.weights is not None:
+                block = block * np.sqrt(self._prepare.weights[j][first : first + step])[:, None]
+            lengths = np.hypot(lengths, frobenius(block, axis=0))
+        return lengths
 
     def agent(self, j: int) -> DenseRows:
         """Return the operator of agent j."""

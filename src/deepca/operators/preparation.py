@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -167,6 +168,17 @@ class PreparedRows(Operator, Generic[R_]):
     def has_rows(self) -> bool:
         """True: the rows are available."""
         return True
+
+    def row_bounds(self) -> Array:
+        """Return ``√(a_ii tr A_j)``, which bounds ``|e_iᵀA_j w|`` since A_j is positive semidefinite."""
+        lengths = np.sqrt(self.scales)[:, None] * self._column_lengths
+        bounds = lengths * frobenius(lengths, axis=-1)[:, None]
+        return bounds if self.batch else np.asarray(bounds[0])
+
+    @cached_property
+    def _column_lengths(self) -> Array:
+        """Lengths of the columns of the weighted rows of every agent, ``(m, d)``, or bounds on them."""
+        raise NotImplementedError
 
     def _stack(self, found: Iterable[Array]) -> Array:
         """Stack arrays, one per agent, to shape ``(*B, …)``."""

@@ -61,6 +61,11 @@ class Shifted(Operator):
         inner = self.A.rounding()
         return replace(inner, shift=inner.shift + abs(self.shift))
 
+    def row_bounds(self) -> Array | None:
+        """Return the bounds of A plus the size of the shift."""
+        bounds = self.A.row_bounds()
+        return None if bounds is None else bounds + abs(self.shift)
+
     def agent(self, j: int) -> Shifted:
         """Return the shifted operator of agent j."""
         return Shifted(self.A.agent(j), self.shift, self.sign)

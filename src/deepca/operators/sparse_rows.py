@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from deepca.operators.base import AgentPool, Operator
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 from deepca.operators.rounding import Rounding
+from deepca.operators.sparse_centring import column_squares
 
 __all__ = ["SparseRows"]
 
@@ -93,6 +95,15 @@ class SparseRows(PreparedRows[Csr]):
             shift = np.swapaxes(W[part], -1, -2) @ self._left[part][..., None]  # μᵀW_j, one row per agent
             Z -= np.repeat(shift[..., 0], np.diff(self._starts[part.start : part.stop + 1]), axis=0)
         return Z
+
+    @cached_property
+    def _column_lengths(self) -> Array:
+        lengths = np.empty((len(self.rows), self.d))
+        for j, X in enumerate(self.rows):
+            X, left = self._prepare.sparse(X, j)
+            w = None if self._prepare.weights is None else self._prepare.weights[j]
+            lengths[j] = np.sqrt(column_squares(X, w, np.zeros(self.d) if left is None else left))
+        return lengths
 
     def agent(self, j: int) -> SparseRows:
         """Return the operator of agent j."""

@@ -128,6 +128,10 @@ class SharedMatrix(Operator):
         """Multiply by two reflections and a diagonal matrix."""
         return _reflected(self._v, self._values[:, None] * _reflected(self._v, W))
 
+    def row_bounds(self) -> Array:
+        """Return the largest absolute eigenvalue for every row."""
+        return np.full((*self.batch, self.d), float(np.abs(self._values).max()))
+
     def agent(self, j: int) -> SharedMatrix:
         """Return the matrix of one agent."""
         return SharedMatrix(self._values, self._v, None)

@@ -186,6 +186,10 @@ class TimedOperator(Operator):
         """Return the rounding bounds of the untimed operator."""
         return self._A.rounding()
 
+    def row_bounds(self) -> Array | None:
+        """Return the row bounds of the untimed operator."""
+        return self._A.row_bounds()
+
     def agent(self, j: int) -> Operator:
         """Return the operator of one agent, without a clock."""
         return self._A.agent(j)

@@ -69,9 +69,9 @@ from deepca.solver.sentences import below_underflow
 from deepca.solver.verdict import UNDERFLOW, deflated_status
 
 __all__ = [
+    "annihilate",
     "bound_beyond_rank",
     "count_independent",
-    "formed_without_rounding",
     "graded_axes",
     "recover_small_components",
 ]
@@ -159,10 +159,11 @@ def bound_beyond_rank(A: Operator, V: Array, values: Array, network: Network) ->
     return square(NORM_FACTOR * ZERO_FACTOR * e) if estimate_remaining(A, V, network) <= ZERO_FACTOR * e else math.inf
 
 
-def formed_without_rounding(A: Operator, network: Network) -> bool:
-    """Return whether every ``A_j`` was formed without rounding, so that its zero eigenvalues are exact."""
-    network.begin(network.epoch, 0, "as given")
-    return not network.reduce(np.reshape(A.rounding().rows > 0.0, (*network.batch, 1)).astype(np.float64), "max").any()
+def annihilate(A: Operator, V: Array, network: Network) -> bool:
+    """Return whether every ``A_j`` was formed without rounding, and ``A_j V`` is exactly zero at every agent."""
+    network.begin(network.epoch, 0, "null vectors")
+    nonzero = (A @ for_local_agents(V, network)).any(axis=(-2, -1)) | (A.rounding().rows > 0.0)
+    return not network.reduce(np.reshape(nonzero, (*network.batch, 1)).astype(np.float64), "max").any()
 
 
 def _rounding(A: Operator, network: Network, trace: float) -> float:

@@ -22,6 +22,7 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.network.totals import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
@@ -61,7 +62,9 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
         theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
         return packed(theta[::-1], flip_signs(X @ Q[:, ::-1]))
 
-    average, derived = common_average_and_derive(network, H.reshape(*B, k * k), rotated, k + d * k)
+    average, derived = common_average_and_derive(
+        network, [Addend("projections", H.reshape(*B, k * k))], rotated, k + d * k
+    )
     mean, error = average.mean, 0.0
     if average.rounds:
         error = average.error_bound(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))

@@ -206,15 +206,19 @@ class MpiNetwork(Network):
         self._bytes_to_other_ranks += self._depth * total.nbytes
         return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
 
-    def _sum_words(self, own: Words, layout: SumLayout, /) -> Words:
-        """Add the messages of all agents by one ``MPI_Allreduce``."""
+    def _sum_words(
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+    ) -> tuple[Words, Words]:
+        """Add the messages of all agents by one ``MPI_Allreduce``; the leader's rank broadcasts what it derives."""
         self._check_epoch()
         sums = layout.carry_free_sum(own)
         with self._watchdog.waiting("all ranks"):
             self._comm.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
         self._count(rounds=self._depth, messages=self._depth, payload=sums.nbytes)
         self._bytes_to_other_ranks += self._depth * sums.nbytes
-        return layout.carry(sums)
+        summed = layout.carry(sums)
+        derived = derive(summed) if self.is_leader_local else np.zeros(size, dtype=np.uint64)
+        return summed, self.from_leader(derived.view(np.float64)).view(np.uint64) if size else derived
 
     def broadcast(self, x: Array, /) -> Array:
         """Broadcast the leader's value, by ``MPI_Bcast`` with ``allreduce`` or on unreliable networks."""

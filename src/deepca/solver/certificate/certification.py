@@ -14,9 +14,12 @@ from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, Real, check
 from deepca.consensus.averaging import AverageWithError, average_and_derive
+from deepca.consensus.exact import agree_on_unit
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis, check_close, for_local_agents, packed
+from deepca.network.integers import Unit
+from deepca.network.totals import Addend
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
@@ -27,6 +30,7 @@ __all__ = ["certify", "digest_of"]
 
 FAILURE_PROBABILITY = 1e-6  # default probability that the bound on λ_{k+1} is wrong
 _RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
+_EXTRAS_UNIT = Unit(-240, 5)  # squares of rounding errors are tiny
 _MAX_PRODUCTS = 40  # default limit on the number of block products with probes
 
 
@@ -124,12 +128,13 @@ def _certified(
     before = network.traffic
     own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
-    fresh = _fresh(A, X, own, tracked, network, goal)
+    unit = agree_on_unit(network, A) if network.reliable else None
+    fresh = _fresh(A, X, own, tracked, network, goal, unit)
     found = fresh.found
     if previous is not None and fresh.residual <= _sine(goal.tol) * (fresh.theta_low - previous.bound):
         found = _with_previous_bound(found, previous)
     elif X.shape[1] < X.shape[0]:
-        found = _probed(A, X, network, fresh, goal)
+        found = _probed(A, X, network, fresh, goal, unit)
     angle = tangent_bound(fresh.residual, fresh.theta_low - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
@@ -230,7 +235,15 @@ class _Request:
         check_close(network, "an accuracy of probes", derived[-1], own[-1], 1e-6 * float(own[-1]))
 
 
-def _fresh(A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, goal: _Goal) -> _Fresh:
+def _fresh(
+    A: Operator,
+    X: Array,
+    own: Array,
+    tracked: Array | None,
+    network: Network,
+    goal: _Goal,
+    unit: Unit | None,
+) -> _Fresh:
     """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
     (d, k), B, m = X.shape, network.batch, network.n_agents
     AX = A @ for_local_agents(X, network)
@@ -249,13 +262,18 @@ def _fresh(A: Operator, X: Array, own: Array, tracked: Array | None, network: Ne
 
     request = _Request(X, goal, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
-    flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
+    units = unit and unit.per_column(k)
+    addends = [
+        Addend("products", AX.reshape(*B, d * k), unit=units),
+        Addend("drifts", drifts, unit=units if drifts.shape[-1] == d * k else None),
+        Addend("row counts and rounding errors", extras, guess=_EXTRAS_UNIT, nonnegative=True),
+    ]
     rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * request.accuracy, EPS), 1e-3))
-    mean, derived = average_and_derive(network, flat, rounds, request.enough, request.numbers, k + 4)
+    mean, derived = average_and_derive(network, addends, rounds, request.enough, request.numbers, k + 4)
     if not network.is_leader_local:
         request.check(network, derived, mean)
     theta, (outside, coupling, drift, fine) = derived[:k], map(float, derived[k:])
-    noise *= mean.growth
+    noise = mean.error_bound(float(highest[1]))
     error = norm(request.product(mean.error))
     residual = outside + error + noise
     largest = float(np.abs(theta).max())
@@ -296,6 +314,7 @@ def _probed(
     network: Network,
     fresh: _Fresh,
     goal: _Goal,
+    unit: Unit | None,
 ) -> Certificate:
     """Probe the space outside X and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
 
@@ -321,6 +340,7 @@ def _probed(
             seed=seed,
             accuracy=accuracy,
             rounding=noise,
+            unit=unit,
             derive=lambda outside: findings(outside).numbers,
             size=lambda _: p + 3,
         )

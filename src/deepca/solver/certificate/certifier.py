@@ -17,7 +17,7 @@ from deepca.operators.linalg import flip_signs, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
 from deepca.solver.certificate.certification import certify as fresh_certificate
-from deepca.solver.deflation import bound_beyond_rank, formed_without_rounding
+from deepca.solver.deflation import annihilate, bound_beyond_rank
 from deepca.solver.ritz_axes import principal_axes
 from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, more_iterations, rate
 from deepca.solver.verdict import DEFAULT_TOL
@@ -117,7 +117,7 @@ class Certifier:
         A, network = self._algorithm.A, self._algorithm.network
         if certificate.n_rows is not None and certificate.n_rows <= rank:
             return 0.0
-        if not theta[rank:].any() and formed_without_rounding(A, network):
+        if annihilate(A, self.components[:, rank:], network):
             return 0.0
         return bound_beyond_rank(A, self.components[:, :rank], theta[:rank], network)
 

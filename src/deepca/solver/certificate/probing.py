@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from deepca._util.floats import EPS, SMALLEST
+from deepca._util.floats import SMALLEST
 from deepca._util.portable import hypot, norm
 from deepca._util.typing import Array
 from deepca.consensus.averaging import MAX_CONTROL_ERROR, AverageWithError, average_and_derive
@@ -27,6 +27,8 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.network.integers import Unit
+from deepca.network.totals import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, orthonormal_part, project_out, symmetric_part
 
@@ -156,6 +158,7 @@ def probe(
     seed: int,
     accuracy: float,
     rounding: float = 0.0,
+    unit: Unit | None = None,
     derive: Callable[[ProbedSpectrum], Array] = lambda _: np.empty(0),
     size: Callable[[int], int] = lambda _: 0,
 ) -> Iterator[tuple[ProbedSpectrum, Array]]:
@@ -168,7 +171,8 @@ def probe(
 
     All agents use the leader's blocks, and the ``size(s)`` numbers that ``derive`` returns at the leader after products
     with s columns. Decisions must depend on these numbers only, since the bits of a ProbedSpectrum differ between
-    processors.
+    processors. ``unit`` holds the units of exact sums of products, as agreed by
+    :func:`deepca.consensus.exact.agree_on_unit`.
     """
     (d, k), B = X.shape, network.batch
     n = d - k
@@ -178,7 +182,9 @@ def probe(
     Q, BQ, error, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
         Y = A @ for_local_agents(block, network)
-        sizes, Y = frobenius(Y, axis=(-2, -1)), project_out(Y, X)
+        sizes = np.asarray(frobenius(Y, axis=(-2, -1)))[..., None]
+        if not network.reliable:  # small vectors mix faster; exact sums need products of bounded rows
+            Y = project_out(Y, X)
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
@@ -194,9 +200,10 @@ def probe(
             return packed(filled, step.block.shape[1], step.outside.error, derive(step.outside))
 
         count = d * p + 2 + size(Q.shape[1])
-        flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
+        products = Addend("products", Y.reshape(*B, -1), unit=unit and unit.per_column(block.shape[1]))
+        addends = [products, Addend("sizes of products", sizes, nonnegative=True)]
         new, derived = average_and_derive(
-            network, flat, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count
+            network, addends, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count
         )
         filled, columns, derived_error, numbers = unpacked(derived, (d, p), (), (), (size(Q.shape[1]),))
         step = found[0] if found else take_step(new)
@@ -302,7 +309,7 @@ def _mean_error(new: AverageWithError) -> float:
 
 def _product_rounding(new: AverageWithError) -> float:
     """Return the rounding of the mean of products: at most the mean of their roundings, plus that of the summation."""
-    return 2.0 * EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
+    return new.error_bound(max(float(new.mean[-1] + new.error[-1]), 0.0))
 
 
 @dataclass(frozen=True)
