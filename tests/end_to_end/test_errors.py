@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deepca import errors
-from deepca.network.broadcasts import checked_count
+from deepca.consensus.broadcasts import checked_count
 from tests.support.errors import raises
 
 pytestmark = pytest.mark.simulator("no network")

@@ -23,7 +23,7 @@ from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
 from deepca.decomposition.settings import create_algorithm
 from deepca.errors import DataError, GapError, InvalidInput, ParameterError, TopologyError
-from deepca.network.integers import Unit
+from deepca.network.sums import Unit
 from deepca.planning import (
     PLANNED_ALGORITHMS,
     Plan,

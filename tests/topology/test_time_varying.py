@@ -28,7 +28,7 @@ from deepca.errors import (
     TopologyError,
 )
 from deepca.network import Network, SimulatedNetwork
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend
 from deepca.operators import from_matrices
 from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying

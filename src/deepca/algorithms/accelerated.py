@@ -12,11 +12,11 @@ from deepca._util.typing import Array, Orthonormalise
 from deepca._util.validation import NONE, Integer, check
 from deepca.algorithms.accelerated_state import AcceleratedState
 from deepca.algorithms.base import Decentralized, local_starts, orthonormal_basis
+from deepca.consensus.broadcasts import checked_count, for_local_agents, packed
 from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import Mixer, PositiveChebyshev, default_mixer
 from deepca.consensus.pacing import MatchedRounds
 from deepca.network.base import Network
-from deepca.network.broadcasts import checked_count, for_local_agents, packed
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import qr, symmetric_part
 

@@ -9,10 +9,9 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import ExactlyAveraged, State, local_starts
+from deepca.consensus.broadcasts import for_local_agents
 from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
-from deepca.network.broadcasts import for_local_agents
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend, Unit
 from deepca.operators.linalg import top_eigenvectors
 
 __all__ = ["CovarianceAveraging", "CovarianceState"]

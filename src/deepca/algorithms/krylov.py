@@ -14,9 +14,7 @@ from deepca._util.portable import exp
 from deepca._util.typing import Array
 from deepca._util.validation import NONE, Integer, check
 from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, local_starts
-from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
-from deepca.network.base import Network
-from deepca.network.broadcasts import (
+from deepca.consensus.broadcasts import (
     SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_close,
@@ -24,8 +22,9 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend
+from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
+from deepca.network.base import Network
+from deepca.network.sums import Addend, Unit
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
 

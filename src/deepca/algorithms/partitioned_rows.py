@@ -17,9 +17,9 @@ from deepca._util.portable import acosh, cosh, log
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.ritz_pass import correction, ritz_vectors
+from deepca.consensus.broadcasts import SEMIORTHOGONALITY_TOLERANCE, checked_count, unpacked
 from deepca.errors import Contradiction, InvalidInput, NotFiniteError
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, checked_count, unpacked
 from deepca.network.trees import SpanningTree
 from deepca.operators.linalg import symmetric_part
 

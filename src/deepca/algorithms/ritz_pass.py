@@ -6,7 +6,7 @@ import numpy as np
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
-from deepca.network.broadcasts import packed
+from deepca.consensus.broadcasts import packed
 from deepca.operators.linalg import symmetric_part
 
 __all__ = ["correction", "ritz_vectors"]

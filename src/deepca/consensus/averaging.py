@@ -17,8 +17,7 @@ from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
 from deepca.network.base import Network
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend, Total
+from deepca.network.sums import Addend, Total, Unit
 from deepca.topology.graph import Topology
 
 __all__ = [
@@ -194,20 +193,20 @@ def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Ave
 
 def average_and_derive(
     network: Network,
-    addends: Sequence[Addend],
+    x: Array | Sequence[Addend],
     rounds: int,
     enough: Callable[[AverageWithError], bool],
     derive: Callable[[AverageWithError], Array],
     size: int,
 ) -> tuple[AverageWithError, Array]:
-    """Average addends as :func:`average` does, and send all agents numbers that the leader derives from the average.
+    """Average ``x`` as :func:`average` does, and send all agents numbers that the leader derives from the average.
 
     Parameters
     ----------
     network : Network
         Network of the agents.
-    addends : sequence of Addend
-        Values of the local agents, which are averaged one after another.
+    x : ndarray of shape (*B, n) or sequence of Addend
+        Values of the local agents. Addends state units for exact sums; their averages follow one another in ``mean``.
     rounds : int
         Rounds before the error is first measured, and between later measurements.
     enough : callable
@@ -230,6 +229,7 @@ def average_and_derive(
     NetworkError
         If the mean is an exact sum, and a message was lost or altered.
     """
+    addends = [Addend("numbers", x)] if isinstance(x, np.ndarray) else x
     if network.reliable:
         return _exact_and_derive(network, addends, derive, size, TreeSweep().length(network.topology))
     found = average(network, _joined(addends), rounds, enough)

@@ -19,9 +19,8 @@ from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
 from deepca.errors import MixingError
 from deepca.network.base import MixerNetwork, Network
-from deepca.network.integers import COUNT, Unit
-from deepca.network.sweeps import hypercube_rounds, is_hypercube, sweeps
-from deepca.network.totals import Addend, Total
+from deepca.network.sums import COUNT, Addend, Total, Unit
+from deepca.network.sums.rounds import hypercube_rounds, is_hypercube, sweeps
 from deepca.operators.base import Operator
 from deepca.topology.graph import Topology
 

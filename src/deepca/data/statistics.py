@@ -1,6 +1,6 @@
 """Agree on the count, mean and spread of the rows of all agents.
 
-In two exact sums, with the same bits at every agent (:mod:`deepca.network.totals`), each agent discloses
+In two exact sums, with the same bits at every agent (:mod:`deepca.network.sums.totals`), each agent discloses
 
 1. its number of rows, the sum of its weights, and its weighted sum of rows;
 2. its sums of squares about the mean, by column, with their error bounds.
@@ -28,8 +28,7 @@ from deepca.data.moments import Moments, two_product
 from deepca.data.sources import Source
 from deepca.errors import NotFiniteError, PooledDataError
 from deepca.network.base import Network
-from deepca.network.integers import COUNT, Unit
-from deepca.network.totals import Addend, Total
+from deepca.network.sums import COUNT, Addend, Total, Unit
 from deepca.solver.verdict import UNDERFLOW
 
 __all__ = ["PooledStatistics", "agree_on_statistics", "column_units", "total_variance"]

@@ -21,6 +21,7 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
+from deepca.consensus.broadcasts import check_basis
 from deepca.decomposition.eigen_status import EigenOutcome, modulus_margin, proven_largest, status_of
 from deepca.decomposition.leading import Answer, LeadingEigenpairs, checked_k, common_settings, find_leading
 from deepca.decomposition.pairs import RitzPairs, Which, order_of, ritz_pairs, with_tighter_bounds
@@ -28,7 +29,6 @@ from deepca.decomposition.settings import SearchOptions, Settings, create_algori
 from deepca.decomposition.spectral_bounds import SpectralBounds, agreed_spectral_bounds
 from deepca.errors import ParameterError
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.linalg import qr, starting_block

@@ -18,6 +18,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca._util.units import counted
+from deepca.consensus.broadcasts import packed
 from deepca.data.columns import agree_on_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
@@ -29,7 +30,6 @@ from deepca.engines.checkpointing import CheckpointerFactory, ResumePoint, RunCh
 from deepca.engines.local import Engine
 from deepca.errors import DataError, NetworkError, PooledDataError
 from deepca.network.base import Network
-from deepca.network.broadcasts import packed
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.solver.certificate.bounds import Certificate

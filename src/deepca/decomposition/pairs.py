@@ -13,11 +13,11 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average_and_derive
+from deepca.consensus.broadcasts import check_close, for_local_agents, packed
 from deepca.consensus.exact import agree_on_unit
 from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_close, for_local_agents, packed
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of

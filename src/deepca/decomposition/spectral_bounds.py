@@ -11,8 +11,8 @@ from deepca._util.floats import EPS
 from deepca._util.portable import norm
 from deepca._util.typing import Array
 from deepca.consensus.averaging import MAX_CONTROL_ERROR, messages_lost_error
+from deepca.consensus.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_bound, check_close, for_local_agents, packed
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_bound, check_close, for_local_agents, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.operators.rounding import Rounding

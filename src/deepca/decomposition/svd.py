@@ -23,14 +23,14 @@ from deepca._util.portable import total
 from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_and_derive
+from deepca.consensus.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_basis, check_close, packed, unpacked
 from deepca.data.sources import Source, dense
 from deepca.data.statistics import agree_on_statistics
 from deepca.decomposition.leading import Answer, LeadingEigenpairs, checked_k, common_settings, find_leading
 from deepca.decomposition.settings import SearchOptions, Settings, with_search_options
 from deepca.decomposition.svd_data import LocalBlocks, Partition, check_decomposable, read_blocks
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_basis, check_close, packed, unpacked
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part

@@ -14,13 +14,13 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.base import State
+from deepca.consensus.broadcasts import for_local_agents
 from deepca.data.digests import update_digest
 from deepca.data.local_data import LocalData
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.checkpoints import CheckpointFolder
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
-from deepca.network.broadcasts import for_local_agents
 from deepca.network.compression import graph_digest
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result

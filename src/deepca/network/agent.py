@@ -18,10 +18,9 @@ from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
 from deepca.network.arrivals import SAME_SETTINGS, describe_fault, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
-from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
-from deepca.network.sweeps import sum_rounds, summed_agents
-from deepca.network.totals import SumLayout
+from deepca.network.sums import SumLayout, Words
+from deepca.network.sums.rounds import sum_rounds, summed_agents
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology

@@ -12,8 +12,8 @@ from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.network.protocols import LinearMixer, MixerNetwork, Pairs, Position
 from deepca.network.reductions import neutral
-from deepca.network.sweeps import Tree, sweeps
-from deepca.network.totals import Totals
+from deepca.network.sums.rounds import Tree, sweeps
+from deepca.network.sums.totals import Totals
 
 __all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
 

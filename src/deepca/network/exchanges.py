@@ -16,7 +16,7 @@ from deepca.errors import EpochChanged, MixingError, TopologyError
 from deepca.network.compression import Code, Copies, graph_digest
 from deepca.network.protocols import Pairs, Position
 from deepca.network.reductions import Op, PendingReduction
-from deepca.network.sweeps import check_weights
+from deepca.network.sums.rounds import check_weights
 from deepca.network.traffic import Accounting
 from deepca.topology.graph import Topology
 

@@ -11,10 +11,9 @@ from scipy import sparse
 from deepca._util.typing import Array, Csr
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
-from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, reducer
-from deepca.network.sweeps import sum_rounds, sweeps
-from deepca.network.totals import SumLayout
+from deepca.network.sums import SumLayout, Words
+from deepca.network.sums.rounds import sum_rounds, sweeps
 from deepca.topology.graph import Topology
 
 __all__ = ["SimulatedNetwork", "disjoint_groups"]

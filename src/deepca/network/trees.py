@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array, Csr
 from deepca.errors import NetworkError
 from deepca.network.base import Network
-from deepca.network.sweeps import Tree, round_between
+from deepca.network.sums.rounds import Tree, round_between
 
 __all__ = ["SpanningTree"]
 

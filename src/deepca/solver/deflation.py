@@ -34,8 +34,7 @@ from deepca._util.floats import EPS, SMALLEST
 from deepca._util.portable import norm, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
-from deepca.network.base import Network
-from deepca.network.broadcasts import (
+from deepca.consensus.broadcasts import (
     SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_close,
@@ -45,6 +44,7 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.network.base import Network
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, project_out, symmetric_part

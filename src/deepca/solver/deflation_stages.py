@@ -12,10 +12,10 @@ import numpy as np
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_and_derive
+from deepca.consensus.broadcasts import check_basis, for_local_agents, packed
 from deepca.consensus.exact import agree_on_unit
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis, for_local_agents, packed
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, project_out
 from deepca.solver.result import Result

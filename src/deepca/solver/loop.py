@@ -15,8 +15,8 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, check
 from deepca.algorithms.base import Algorithm, State, TrackedState
+from deepca.consensus.broadcasts import for_local_agents, packed
 from deepca.errors import EpochChanged, NotFiniteError, ParameterError, StartError
-from deepca.network.broadcasts import for_local_agents, packed
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.certifier import Certifier, ritz
 from deepca.solver.monitor import Monitor, why_not_finite

@@ -13,8 +13,7 @@ from scipy.linalg.lapack import dgeqrf, dormqr
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average_and_derive
-from deepca.network.base import Network
-from deepca.network.broadcasts import (
+from deepca.consensus.broadcasts import (
     SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_small,
@@ -22,7 +21,8 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
-from deepca.network.totals import Addend
+from deepca.network.base import Network
+from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, symmetric_part
 from deepca.solver.certificate.bounds import Certificate

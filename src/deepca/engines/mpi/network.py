@@ -17,17 +17,16 @@ from mpi4py import MPI
 from deepca._util.machine import keep_freed_memory
 from deepca._util.renamed import renamed_attributes, renamed_parameters
 from deepca._util.typing import Array, Csr
+from deepca.consensus.broadcasts import share_spectrum
 from deepca.engines.local import distribute_evenly
 from deepca.engines.mpi.requests import NonblockingReduction, check_agents_per_rank, finish, rows_of, true_on_all_ranks
 from deepca.engines.mpi.routes import RemoteRows, Route
 from deepca.engines.mpi.shared_memory import SharedRows
 from deepca.engines.mpi.watchdog import Watchdog
 from deepca.network.base import Network, Pairs
-from deepca.network.broadcasts import share_spectrum
 from deepca.network.compression import Code, Copies, decode, encode
-from deepca.network.integers import Words
 from deepca.network.reductions import Op, PendingReduction, reducer
-from deepca.network.totals import SumLayout
+from deepca.network.sums import SumLayout, Words
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
@@ -105,7 +104,7 @@ class MpiNetwork(Network):
         self._rank_of = np.repeat(np.arange(world.size), counts)
         self._comm = world.Dup()
         self._depth = (world.size - 1).bit_length()
-        self._watchdog = Watchdog(timeout, world.rank, self._where)
+        self._watchdog = Watchdog(timeout, world.rank, lambda: f"iteration {self._t} ({self._phase})")
         self._full = self._route(topology.gossip_sparse)
         around = self._full.ranks
         self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
@@ -199,24 +198,23 @@ class MpiNetwork(Network):
     def allreduce_mean(self, x: Array, /) -> Array:
         """Average over all agents by one ``MPI_Allreduce``."""
         self._check_epoch()
-        total = np.asarray(rows_of(x).sum(axis=0))
-        with self._watchdog.waiting("all ranks"):
-            self._comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
-        self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
-        self._bytes_to_other_ranks += self._depth * total.nbytes
+        total = self._allreduce(np.asarray(rows_of(x).sum(axis=0)))
         return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
+
+    def _allreduce(self, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Add up the arrays of all ranks in place."""
+        with self._watchdog.waiting("all ranks"):
+            self._comm.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
+        self._count(rounds=self._depth, messages=self._depth, payload=sums.nbytes)
+        self._bytes_to_other_ranks += self._depth * sums.nbytes
+        return sums
 
     def _sum_words(
         self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
     ) -> tuple[Words, Words]:
         """Add the messages of all agents by one ``MPI_Allreduce``; the leader's rank broadcasts what it derives."""
         self._check_epoch()
-        sums = layout.carry_free_sum(own)
-        with self._watchdog.waiting("all ranks"):
-            self._comm.Allreduce(MPI.IN_PLACE, sums, MPI.SUM)
-        self._count(rounds=self._depth, messages=self._depth, payload=sums.nbytes)
-        self._bytes_to_other_ranks += self._depth * sums.nbytes
-        summed = layout.carry(sums)
+        summed = layout.carry(self._allreduce(layout.carry_free_sum(own)))
         derived = derive(summed) if self.is_leader_local else np.zeros(size, dtype=np.uint64)
         return summed, self.from_leader(derived.view(np.float64)).view(np.uint64) if size else derived
 
@@ -388,10 +386,6 @@ class MpiNetwork(Network):
         """Count the full rounds since the last call; counting each one at once would take as long as the round."""
         self._counted(self._full, self._rounds, self._bytes // len(self.local))
         self._rounds = self._bytes = 0
-
-    def _where(self) -> str:
-        """Return the iteration and the phase, for messages."""
-        return f"iteration {self._t} ({self._phase})"
 
     def _now(self) -> Route:
         """Return the route of the next round on a directed or time-varying network."""

@@ -14,6 +14,7 @@ import numpy as np
 from deepca._util.logs import EventLogger
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
+from deepca.consensus.broadcasts import SEMIORTHOGONALITY_TOLERANCE, share_spectrum
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.decomposition.fit import fit
@@ -35,8 +36,7 @@ from deepca.errors import (
 )
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
-from deepca.network.broadcasts import SEMIORTHOGONALITY_TOLERANCE, share_spectrum
-from deepca.network.sweeps import round_between
+from deepca.network.sums.rounds import round_between
 from deepca.network.transports.base import Message, Tag
 from deepca.operators.linalg import qr
 from deepca.sites.protocol.claims import ResultClaim

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from deepca._util.floats import EPS, LARGEST, SMALLEST
 from deepca._util.portable import norm, total
@@ -14,15 +15,15 @@ from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
 from deepca._util.validation import Integer, Real, check
 from deepca.consensus.averaging import AverageWithError, average_and_derive
+from deepca.consensus.broadcasts import check_basis, check_close, for_local_agents, packed
 from deepca.consensus.exact import agree_on_unit
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis, check_close, for_local_agents, packed
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend
+from deepca.network.sums import Addend, Unit
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
+from deepca.operators.rounding import Rounding
 from deepca.solver.certificate.bounds import Certificate, tangent_bound
 from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, columns_for, overlap, probe
 
@@ -245,7 +246,7 @@ def _fresh(
     unit: Unit | None,
 ) -> _Fresh:
     """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
-    (d, k), B, m = X.shape, network.batch, network.n_agents
+    k, m = X.shape[1], network.n_agents
     AX = A @ for_local_agents(X, network)
     rounding = A.rounding()
     tangents = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
@@ -254,20 +255,7 @@ def _fresh(
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
     noise = 2.0 * EPS * float(highest[1])
 
-    rows = A.row_counts
-    extras = np.zeros((*B, 4))
-    extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
-    if rows is not None:
-        extras[..., 0], extras[..., 1] = 1.0, rows
-
-    request = _Request(X, goal, noise)
-    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
-    units = unit and unit.per_column(k)
-    addends = [
-        Addend("products", AX.reshape(*B, d * k), unit=units),
-        Addend("drifts", drifts, unit=units if drifts.shape[-1] == d * k else None),
-        Addend("row counts and rounding errors", extras, guess=_EXTRAS_UNIT, nonnegative=True),
-    ]
+    request, addends = _Request(X, goal, noise), _addends(AX, tracked, A.row_counts, rounding, unit)
     rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * request.accuracy, EPS), 1e-3))
     mean, derived = average_and_derive(network, addends, rounds, request.enough, request.numbers, k + 4)
     if not network.is_leader_local:
@@ -306,6 +294,24 @@ def _fresh(
         traffic=network.traffic,
     )
     return _Fresh(found, residual, formed, fine)
+
+
+def _addends(
+    AX: Array, tracked: Array | None, rows: npt.NDArray[np.int64] | None, rounding: Rounding, unit: Unit | None
+) -> list[Addend]:
+    """Return the numbers of the local agents that are averaged: products, drifts, row counts and rounding errors."""
+    *B, d, k = AX.shape
+    extras = np.zeros((*B, 4))
+    extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
+    if rows is not None:
+        extras[..., 0], extras[..., 1] = 1.0, rows
+    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
+    units = unit and unit.per_column(k)
+    return [
+        Addend("products", AX.reshape(*B, d * k), unit=units),
+        Addend("drifts", drifts, unit=units if drifts.shape[-1] == d * k else None),
+        Addend("row counts and rounding errors", extras, guess=_EXTRAS_UNIT, nonnegative=True),
+    ]
 
 
 def _probed(

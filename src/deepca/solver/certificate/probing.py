@@ -14,9 +14,7 @@ from deepca._util.floats import SMALLEST
 from deepca._util.portable import hypot, norm
 from deepca._util.typing import Array
 from deepca.consensus.averaging import MAX_CONTROL_ERROR, AverageWithError, average_and_derive
-from deepca.consensus.mixers import default_mixer
-from deepca.network.base import Network
-from deepca.network.broadcasts import (
+from deepca.consensus.broadcasts import (
     SEMIORTHOGONALITY_TOLERANCE,
     check_basis,
     check_bound,
@@ -27,8 +25,9 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend
+from deepca.consensus.mixers import default_mixer
+from deepca.network.base import Network
+from deepca.network.sums import Addend, Unit
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, orthonormal_part, project_out, symmetric_part
 
@@ -171,20 +170,15 @@ def probe(
 
     All agents use the leader's blocks, and the ``size(s)`` numbers that ``derive`` returns at the leader after products
     with s columns. Decisions must depend on these numbers only, since the bits of a ProbedSpectrum differ between
-    processors. ``unit`` holds the units of exact sums of products, as agreed by
-    :func:`deepca.consensus.exact.agree_on_unit`.
+    processors. Exact sums of products use ``unit``, from :func:`deepca.consensus.exact.agree_on_unit`.
     """
-    (d, k), B = X.shape, network.batch
-    n = d - k
-    p = columns_for(k, d)
+    d, k = X.shape
+    n, p = d - k, columns_for(k, d)
     rounds = default_mixer(network.topology).rounds_for(network.topology, 1e-2)
     block = _first_block(X, network, p, seed)
     Q, BQ, error, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
-        Y = A @ for_local_agents(block, network)
-        sizes = np.asarray(frobenius(Y, axis=(-2, -1)))[..., None]
-        if not network.reliable:  # small vectors mix faster; exact sums need products of bounded rows
-            Y = project_out(Y, X)
+        addends = _products(A, block, X, network, unit)
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
@@ -200,8 +194,6 @@ def probe(
             return packed(filled, step.block.shape[1], step.outside.error, derive(step.outside))
 
         count = d * p + 2 + size(Q.shape[1])
-        products = Addend("products", Y.reshape(*B, -1), unit=unit and unit.per_column(block.shape[1]))
-        addends = [products, Addend("sizes of products", sizes, nonnegative=True)]
         new, derived = average_and_derive(
             network, addends, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count
         )
@@ -215,6 +207,16 @@ def probe(
         yield replace(step.outside, error=error, exact=exact), numbers
         if exact:
             return
+
+
+def _products(A: Operator, block: Array, X: Array, network: Network, unit: Unit | None) -> list[Addend]:
+    """Return the products with a block, and their sizes."""
+    Y = A @ for_local_agents(block, network)
+    sizes = np.asarray(frobenius(Y, axis=(-2, -1)))[..., None]
+    if not network.reliable:  # small vectors mix faster; exact sums need products with bounded rows
+        Y = project_out(Y, X)
+    units = unit and unit.per_column(block.shape[1])
+    return [Addend("products", Y.reshape(*network.batch, -1), unit=units), Addend("sizes", sizes, nonnegative=True)]
 
 
 def _first_block(X: Array, network: Network, p: int, seed: int) -> Array:
@@ -379,13 +381,8 @@ class ProbeFindings:
         Bounds are points of a grid with steps of 4 %, so rounding may change them by a step.
         """
         size = max(float(np.abs(outside.values).max()), scale)
-        check_close(
-            network,
-            "eigenvalues outside",
-            np.array(self.values),
-            np.array(own.values),
-            SEMIORTHOGONALITY_TOLERANCE * size,
-        )
+        allowed = SEMIORTHOGONALITY_TOLERANCE * size
+        check_close(network, "eigenvalues outside", np.array(self.values), np.array(own.values), allowed)
         check_bound(network, self.bound, own.bound, (float(outside.values[0]), float(outside.values[-1])), size)
 
 

@@ -13,8 +13,7 @@ from deepca import topology
 from deepca._util.typing import Array, Csr
 from deepca.errors import BadArray, MixingError, NetworkError, NotFiniteError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
-from deepca.network.integers import COUNT, Unit, Words
-from deepca.network.totals import Addend
+from deepca.network.sums import COUNT, Addend, Unit, Words
 from deepca.network.transports import MemoryHub
 from deepca.topology import Topology, directed
 from deepca.topology.local_view import Neighbourhood

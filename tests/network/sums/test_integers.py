@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepca.network.integers import (
+from deepca.network.sums.integers import (
     BINS,
     COUNT,
     WIDE,

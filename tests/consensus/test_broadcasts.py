@@ -15,12 +15,11 @@ import deepca
 from deepca import topology
 from deepca._util import portable
 from deepca._util.typing import Array, Csr
+from deepca.consensus.broadcasts import share_spectrum
 from deepca.errors import Contradiction
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.network.base import Network
-from deepca.network.broadcasts import share_spectrum
-from deepca.network.integers import Unit
-from deepca.network.totals import Addend, Total
+from deepca.network.sums import Addend, Total, Unit
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, mine, network_of, over_mpi
 from tests.support.problems import spectrum_problem
@@ -321,7 +320,7 @@ def test_a_residual_that_is_too_small_is_rejected() -> None:
 @pytest.mark.skipif(over_mpi(), reason="in threads, each with a spectrum of its own")
 def test_separate_agents_share_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     """They use the leader's spectrum, since the last digits would differ."""
-    monkeypatch.setattr("deepca.network.broadcasts.MAX_PORTABLE_AGENTS", 4)
+    monkeypatch.setattr("deepca.consensus.broadcasts.MAX_PORTABLE_AGENTS", 4)
     place = topology.erdos_renyi(6, 0.6, seed=1)
 
     def work(network: AgentNetwork) -> Array:
@@ -337,7 +336,7 @@ def test_separate_agents_share_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, one of which lies")
 def test_a_false_spectrum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.network.broadcasts.MAX_PORTABLE_AGENTS", 4)
+    monkeypatch.setattr("deepca.consensus.broadcasts.MAX_PORTABLE_AGENTS", 4)
     place = topology.ring(6)
 
     def work(network: AgentNetwork) -> None:

@@ -1,0 +1,197 @@
+"""Pack the numbers of an exact sum into messages of integers, and check the messages received."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca._util.typing import Array
+from deepca.network.arrivals import MAX_COUNT
+from deepca.network.sums.integers import COUNT, WIDE, Unit, Words, add_words, carry, carry_free
+
+__all__ = ["Addend", "SumLayout", "Total"]
+
+
+@dataclass(frozen=True, eq=False)
+class Addend:
+    """Numbers of the local agents to be summed over all agents.
+
+    Parameters
+    ----------
+    name : str
+        What the numbers are called in error messages.
+    *terms : ndarray of shape (*B, n)
+        Each agent contributes their sum, which is not rounded before it is encoded.
+    unit : Unit, optional
+        Unit that the terms are rounded to, and in which the total must not overflow. By default, one is found in which
+        no number loses digits.
+    guess : Unit, default=WIDE
+        The unit that is tried first, if none is given.
+    digits : int, default=53
+        Binary digits that every number must keep, if no unit is given.
+    nonnegative : bool, default=False
+        Whether no agent may contribute a negative number.
+    """
+
+    name: str
+    terms: tuple[Array, ...]
+    unit: Unit | None
+    guess: Unit
+    digits: int
+    nonnegative: bool
+
+    def __init__(
+        self,
+        name: str,
+        *terms: Array,
+        unit: Unit | None = None,
+        guess: Unit = WIDE,
+        digits: int = 53,
+        nonnegative: bool = False,
+    ) -> None:
+        values = {"name": name, "terms": terms, "unit": unit, "guess": guess, "digits": digits}
+        for field, value in {**values, "nonnegative": nonnegative}.items():
+            object.__setattr__(self, field, value)
+
+    def in_unit(self, unit: Unit, terms: Sequence[Array] | None = None) -> Addend:
+        """Return an addend with the given unit, and other terms if given."""
+        return Addend(self.name, *(self.terms if terms is None else terms), unit=unit, nonnegative=self.nonnegative)
+
+    def fitted(self, agents: int) -> tuple[Addend, Array]:
+        """Return the addend with a unit, and for each local agent how many numbers the unit does not suit, ``(*B,)``.
+
+        Such numbers are replaced by zeros.
+        """
+        if self.unit is not None:
+            return self, np.zeros(self.terms[0].shape[:-1])
+        fits = self.guess.fits(np.asarray(sum(map(np.abs, self.terms))), agents, self.digits)
+        suited = self.in_unit(self.guess, [np.where(fits, x, 0.0) for x in self.terms])
+        return suited, np.sum(~fits, axis=-1, dtype=np.float64)
+
+    def encode(self) -> Words:
+        """Return the sum of the terms, as integers."""
+        assert self.unit is not None
+        first, *more = map(self.unit.encode, self.terms)
+        for term in more:
+            first = add_words(first, term)
+        return first
+
+
+@dataclass(frozen=True)
+class Total:
+    """Sum over all agents.
+
+    Parameters
+    ----------
+    value : ndarray of shape (n,)
+        The sum, rounded once; infinite if it overflows.
+    rest : ndarray of shape (n,)
+        What rounding removed, itself rounded.
+    """
+
+    value: Array
+    rest: Array
+
+
+@dataclass(frozen=True)
+class SumLayout:
+    """Consecutive parts of the messages of a sum, which begin with the number of agents summed so far.
+
+    Parameters
+    ----------
+    names : tuple of str
+        What the parts are called in error messages.
+    units : tuple of Unit
+        Their units.
+    sizes : tuple of int
+        Numbers in each part.
+    nonnegative : tuple of bool
+        Whether no number of the part is negative.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[Unit, ...]
+    sizes: tuple[int, ...]
+    nonnegative: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, addends: Sequence[Addend]) -> SumLayout:
+        """Return the layout for addends with units."""
+        units = [addend.unit for addend in addends if addend.unit is not None]
+        return cls(
+            ("number of agents", *(addend.name for addend in addends)),
+            (COUNT, *units),
+            (1, *(addend.terms[0].shape[-1] for addend in addends)),
+            (True, *(addend.nonnegative for addend in addends)),
+        )
+
+    @property
+    def n_words(self) -> int:
+        """Number of words of a message, N."""
+        return sum(unit.words * n for unit, n in self._parts)
+
+    @property
+    def _parts(self) -> list[tuple[Unit, int]]:
+        return list(zip(self.units, self.sizes, strict=True))
+
+    def pack(self, parts: Sequence[Words]) -> Words:
+        """Concatenate parts ``(…, L, n)`` into messages ``(…, N)``."""
+        return np.concatenate([part.reshape(*part.shape[:-2], -1) for part in parts], axis=-1)
+
+    def split(self, messages: Words) -> list[Words]:
+        """Split messages ``(…, N)`` into parts ``(…, L, n)``."""
+        ends = np.cumsum([unit.words * n for unit, n in self._parts])
+        parts = np.split(messages, ends[:-1], axis=-1)
+        return [
+            part.reshape(*messages.shape[:-1], unit.words, n)
+            for part, (unit, n) in zip(parts, self._parts, strict=True)
+        ]
+
+    def agents(self, message: Words) -> int:
+        """Return the number of agents that a message sums over."""
+        return int(message[0])
+
+    def totals(self, message: Words) -> list[Total]:
+        """Decode the message of a whole sum."""
+        parts = zip(self.units[1:], self.split(message)[1:], strict=True)
+        return [Total(*unit.decode(part)) for unit, part in parts]
+
+    def add(self, own: Words, more: Words) -> Words:
+        """Add two messages ``(N,)``."""
+        if all(unit.words == 1 for unit in self.units):
+            return own + more
+        return self.pack([add_words(a, b) for a, b in zip(self.split(own), self.split(more), strict=True)])
+
+    def carry_free_sum(self, messages: Words) -> Words:
+        """Add the messages ``(m, N)`` of the local agents without carrying; such sums can be added one by one."""
+        return np.concatenate([carry_free(part).sum(axis=0, dtype=np.uint64).ravel() for part in self.split(messages)])
+
+    def carry(self, sums: Words) -> Words:
+        """Return the message ``(N,)`` of which ``sums`` are the sums of :meth:`carry_free_sum`."""
+        shapes = [(unit.words if unit.words == 1 else 2 * unit.words, n) for unit, n in self._parts]
+        parts = np.split(sums, np.cumsum([words * n for words, n in shapes])[:-1])
+        return self.pack([carry(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)])
+
+    def describe_fault(self, message: Words, agents: int) -> str:
+        """Describe what is wrong with a received message ``(N,)``; return an empty string if nothing is.
+
+        Parameters
+        ----------
+        message : ndarray of shape (N,)
+            The message.
+        agents : int
+            Number of agents that its sums must include.
+        """
+        if (counted := self.agents(message)) != agents:
+            return f"sums over {counted} agents instead of {agents}"
+        for name, unit, nonnegative, words in zip(
+            self.names, self.units, self.nonnegative, self.split(message), strict=True
+        ):
+            highest = words[-1].view(np.int64)
+            if nonnegative and (highest < 0).any():
+                return f"a negative number in its {name}"
+            if unit is COUNT and (highest > MAX_COUNT).any():
+                return f"a number too large to be a count in its {name}"
+        return ""

@@ -1,0 +1,228 @@
+"""Sum numbers over all agents exactly: the result has the same bits at every agent and on every graph."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from deepca._util.typing import Array
+from deepca.errors import MixingError, NetworkError, NotFiniteError
+from deepca.network.arrivals import is_finite
+from deepca.network.exchanges import Exchanges
+from deepca.network.sums.integers import COUNT, Unit, Words, bins_of
+from deepca.network.sums.messages import Addend, SumLayout, Total
+
+__all__ = ["Totals"]
+
+
+class Totals(Exchanges):
+    """Exact sums over all agents, computed as integers; see :mod:`deepca.network.sums.integers`."""
+
+    @property
+    def adds_exactly(self) -> bool:
+        """True if :meth:`total` is available: the graph is static, and all agents know it."""
+        return self.topology.fully_known and not self.topology.time_varying
+
+    def total(self, x: Array, /, unit: Unit | None = None) -> Array:
+        """Compute the exact sum over all agents, rounded once.
+
+        Pending values ride along and are complete afterwards.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, n)
+            Local values, which must be finite.
+        unit : Unit, optional
+            Unit that they are rounded to, with which the total must not overflow. By default, one is found in which no
+            number loses digits.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The sum, bit-identical at every agent and on every graph; infinite if it overflows.
+
+        Raises
+        ------
+        MixingError
+            If links change, or no agent knows the whole graph.
+        NotFiniteError
+            If a local value is not finite.
+        NetworkError
+            If a message was lost or altered; BadArray if its sender is known.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import deepca
+        >>> network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+        >>> network.total(np.array([[1e20, 0.1], [1.0, 0.2], [-1e20, 0.3]])).tolist()
+        [1.0, 0.6]
+        """
+        return self.totals(Addend("numbers", x, unit=unit))[0].value
+
+    def totals(self, *addends: Addend) -> list[Total]:
+        """Compute several exact sums at once, as :meth:`total` does.
+
+        Parameters
+        ----------
+        *addends : Addend
+            Local values.
+
+        Returns
+        -------
+        list of Total
+            One sum per addend.
+
+        Raises
+        ------
+        MixingError, NotFiniteError, NetworkError
+            As :meth:`total`.
+        """
+        return self.totals_and_derive(addends, lambda totals: np.empty(0), 0)[0]
+
+    def totals_and_derive(
+        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, /
+    ) -> tuple[list[Total], Array]:
+        """Compute exact sums, and send all agents numbers that the leader derives from them.
+
+        Factorizations and matrix products round differently on different processors, so only the leader computes what
+        follows from the sums. Its numbers travel with the sums, down the spanning tree, and take no additional rounds.
+
+        Parameters
+        ----------
+        addends : sequence of Addend
+            Local values.
+        derive : callable
+            Function of the totals, called by the leader only.
+        size : int
+            Number of derived values.
+
+        Returns
+        -------
+        totals : list of Total
+            One sum per addend.
+        derived : ndarray of shape (size,)
+            The leader's ``derive(totals)``, bit-identical at every agent. Other agents should check it.
+
+        Raises
+        ------
+        MixingError, NotFiniteError, NetworkError
+            As :meth:`total`; NotFiniteError also if a derived value is NaN.
+
+        Notes
+        -----
+        If an addend has no unit, a guess is used, and agents count the numbers that it does not suit. If there are any,
+        agents count the magnitudes that occur, and repeat the sum with a unit that suits all of them.
+        """
+        self._check_addends(addends)
+        if all(addend.unit is not None for addend in addends):
+            return self._sums(addends, derive, size)
+        fitted, misfits = zip(*(addend.fitted(self.n_agents) for addend in addends), strict=True)
+        counts = Addend("counts of numbers in other units", np.stack(misfits, axis=-1), unit=COUNT, nonnegative=True)
+
+        def derive_unless_repeated(totals: list[Total]) -> Array:
+            return np.zeros(size) if totals[0].value.any() else derive(totals[1:])
+
+        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size)
+        if not (again := np.flatnonzero(counted.value).tolist()):
+            return found, derived
+
+        def with_repeated(totals: list[Total]) -> list[Total]:
+            repeated = dict(zip(again, totals, strict=True))
+            return [repeated.get(i, total) for i, total in enumerate(found)]
+
+        repeated = self._in_spanning_units([addends[i] for i in again])
+        totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size)
+        return with_repeated(totals), derived
+
+    def _in_spanning_units(self, addends: Sequence[Addend]) -> list[Addend]:
+        """Return the addends in units in which no number of any agent loses digits."""
+        counts = [
+            Addend("counts of magnitudes", np.max([bins_of(x) for x in addend.terms], axis=0), unit=COUNT)
+            for addend in addends
+        ]
+        bins = [np.flatnonzero(total.value) for total in self.totals(*counts)]
+        return [
+            addend.in_unit(Unit.spanning(int(used[0]), int(used[-1]), self.n_agents * len(addend.terms)))
+            for used, addend in zip(bins, addends, strict=True)
+        ]
+
+    def _sums(
+        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int
+    ) -> tuple[list[Total], Array]:
+        """Add up addends with units, and check that every agent contributed."""
+        layout = SumLayout.of(addends)
+        ones = COUNT.encode(np.ones((*self.batch, 1)))
+        own = layout.pack([ones, *(addend.encode() for addend in addends)])
+
+        def derived_words(summed: Words) -> Words:
+            derived = np.zeros(size)
+            if layout.agents(summed) == self.n_agents:
+                derived[:] = derive(layout.totals(summed))
+            if np.isnan(derived).any():
+                raise self._not_finite_error("numbers that follow from sums", self.leader)
+            return derived.view(np.uint64)
+
+        pending, self._sweeping = list(self._pending), True
+        try:
+            summed, derived = self._sum_words(own, layout, derived_words, size)
+        finally:
+            self._sweeping = False
+        self._complete_pending(pending)
+        if (counted := layout.agents(summed)) != self.n_agents:
+            raise NetworkError(
+                f"a sum over {self.n_agents} agents counted {counted} of them: a message was lost or altered; check "
+                "the network, then run again"
+            )
+        return layout.totals(summed), derived.view(np.float64)
+
+    def _not_finite_error(self, what: str, agent: int, index: int = -1) -> NotFiniteError:
+        return NotFiniteError(
+            f"the {what} of agent {agent} are not finite: products or sums overflow; divide the data by a large power "
+            "of ten",
+            agent=agent,
+            index=index,
+            phase=self._phase,
+        )
+
+    def _check_addends(self, addends: Sequence[Addend]) -> None:
+        """Raise MixingError unless exact sums are possible, and NotFiniteError unless all local numbers are finite."""
+        if not self.adds_exactly:
+            raise MixingError(
+                f"{self.topology.name}: exact sums over all agents need a static graph that every agent knows; use "
+                "deepca.consensus.average, which bounds its error",
+                parameter="topology",
+            )
+        for addend in addends:
+            for x in addend.terms:
+                if not is_finite(x):
+                    *at, index = np.argwhere(~np.isfinite(x))[0].tolist()
+                    agent = int(self.local[tuple(at)])
+                    raise self._not_finite_error(addend.name, agent, index)
+
+    @abstractmethod
+    def _sum_words(
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+    ) -> tuple[Words, Words]:
+        """Add the messages of all agents; return the sum, and ``size`` words that the leader derives from it.
+
+        Parameters
+        ----------
+        own : ndarray of shape (*B, N)
+            Messages of the local agents.
+        layout : SumLayout
+            Their layout.
+        derive : callable
+            Function of the sum, called by the leader only.
+        size : int
+            Number of words that it returns; if it is 0, agents may add up the sum in any order, without a leader.
+
+        Returns
+        -------
+        summed : ndarray of shape (N,)
+            The sum.
+        derived : ndarray of shape (size,)
+            The leader's ``derive(summed)``.
+        """
