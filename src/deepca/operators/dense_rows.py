@@ -49,34 +49,32 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
     ) -> None:
         super().__init__(rows, scales, single=single, prepare=prepare)
         self.bytes_read = sum(X.nbytes for X in rows)
-        self._share = AgentPool(self.n_local, self.bytes_read, workers)
-        sizes = [X.shape[0] for X in rows]
-        self._stacked: Array | None = None
-        if (
-            self.batch
-            and max(sizes) * self.d <= _MAX_STACKED_ENTRIES
-            and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64
-        ):
-            # padded with zero rows, which do not change products
-            self._stacked = np.zeros((len(rows), max(sizes), self.d))
-            for j, padded in enumerate(self._stacked):
-                padded[: sizes[j]] = self._weighted_rows(j)
+        # an agent's products must not depend on the other agents, so its rows alone decide how they are computed
+        padded = [_padded(X.shape[0]) if X.size <= _MAX_STACKED_ENTRIES else 0 for X in rows]
+        self._stacks = [self._stack_of(n, np.flatnonzero(np.array(padded) == n)) for n in sorted({*padded} - {0})]
+        self._large = np.flatnonzero(np.array(padded) == 0)
+        self._share = AgentPool(len(self._large), sum(rows[j].nbytes for j in self._large), workers)
+
+    def _stack_of(self, n: int, agents: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Array]:
+        """Return agents and their weighted rows, padded with zero rows to n, which do not change products."""
+        stack = np.zeros((len(agents), n, self.d))
+        for own, j in zip(stack, agents.tolist(), strict=True):
+            own[: self.rows[j].shape[0]] = self._weighted_rows(j)
+        return agents, stack
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply agent by agent: all at once if their rows are few, block by block otherwise."""
-        Wt = np.swapaxes(W, -1, -2)
-        if self._stacked is not None:
-            product = np.matmul(np.matmul(Wt, np.swapaxes(self._stacked, -1, -2)), self._stacked)
-            return np.swapaxes(product * self.scales[:, None, None], -1, -2)
+        """Multiply agent by agent: those with few rows together, block by block the others."""
+        Wt = np.swapaxes(W, -1, -2).reshape(-1, W.shape[-1], self.d)
         out = np.zeros(Wt.shape)
-        if not self.batch:
-            self._accumulate(0, Wt, out)
-        else:
+        for agents, Y in self._stacks:
+            some = slice(None) if len(agents) == len(self.rows) else agents
+            out[some] = np.matmul(np.matmul(Wt[some], np.swapaxes(Y, -1, -2)), Y) * self.scales[agents, None, None]
+        if len(self._large):
             self._share.run(lambda part: self._accumulate_part(part, Wt, out))
-        return np.swapaxes(out, -1, -2)
+        return np.swapaxes(out, -1, -2) if self.batch else out[0].T
 
     def _accumulate_part(self, part: slice, Wt: Array, out: Array) -> None:
-        for j in range(part.start, part.stop):
+        for j in self._large[part].tolist():
             self._accumulate(j, Wt[j], out[j])
 
     def _accumulate(self, j: int, Wt: Array, out: Array) -> None:
@@ -135,3 +133,9 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         X, step = self.rows[j], max(1, _MAX_BLOCK_WORK // max(1, V.size))
         Z = np.concatenate([self._prepare.rows(X[i : i + step]) @ V for i in range(0, X.shape[0], step)])
         return Z if self._prepare.weights is None else Z * np.sqrt(self._prepare.weights[j])[:, None]
+
+
+def _padded(n: int) -> int:
+    """Return a number of rows of at least n, of which there are few, so that many agents have the same."""
+    step = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // step) * step
