@@ -244,14 +244,15 @@ def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
 
     honest, phase = AgentNetwork._send_down, RELAY[what]
 
-    def send_down(self: Any, words: Any, rounds: Any, layout: Any) -> Any:
+    def send_down(self: Any, words: Any, layout: Any, tree: Any) -> Any:
         if self._phase != phase or words.size == layout.n_words:
-            return honest(self, words, rounds, layout)
-        first, *more = rounds
-        words = honest(self, words, (first,), layout)  # after this round, neighbours of the leader have its numbers
+            return honest(self, words, layout, tree)
+        first, *more = tree.down
+        # after this round, neighbours of the leader have its numbers
+        words = honest(self, words, layout, replace(tree, down=(first,)))
         altered = words.copy()
         altered[layout.n_words :] = (words[layout.n_words :].view(np.float64) + 1e-3).view(np.uint64)
-        honest(self, altered, tuple(more), layout)
+        honest(self, altered, layout, replace(tree, down=tuple(more)))
         return words
 
     return [(AgentNetwork, "_send_down", send_down)]

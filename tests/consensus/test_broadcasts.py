@@ -20,6 +20,7 @@ from deepca.errors import Contradiction
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.network.base import Network
 from deepca.network.sums import Addend, Total, Unit
+from deepca.network.sums.rounds import SumTree
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, mine, network_of, over_mpi
 from tests.support.problems import spectrum_problem
@@ -189,11 +190,16 @@ def in_phase(phase: str, change: Callable[[Array], Array]) -> type[AgentNetwork]
 
     class Lying(AgentNetwork):
         def totals_and_derive(
-            self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, /
+            self,
+            addends: Sequence[Addend],
+            derive: Callable[[list[Total]], Array],
+            size: int,
+            /,
+            tree: SumTree | None = None,
         ) -> tuple[list[Total], Array]:
             if self.phase_and_iteration[0] != phase or not size:
-                return super().totals_and_derive(addends, derive, size)
-            return super().totals_and_derive(addends, lambda totals: change(np.array(derive(totals))), size)
+                return super().totals_and_derive(addends, derive, size, tree)
+            return super().totals_and_derive(addends, lambda totals: change(np.array(derive(totals))), size, tree)
 
     return Lying
 

@@ -475,8 +475,8 @@ def test_separate_agents_and_the_simulator_give_the_same_certificate() -> None:
         assert certificate.products == one.products
         np.testing.assert_allclose(certificate.others, one.others, rtol=1e-9)
         np.testing.assert_allclose(certificate.eigenvalues, one.eigenvalues, rtol=1e-12)
-        assert certificate.traffic.rounds == one.traffic.rounds
         if ENGINES[-1] == "threads":
+            assert certificate.traffic.rounds == one.traffic.rounds
             assert certificate.traffic.control_rounds == one.traffic.control_rounds
 
 

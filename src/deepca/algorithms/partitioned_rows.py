@@ -272,7 +272,7 @@ class FilteredSubspaceIteration:
             P, G, H = parts
             Z = Z - self.V @ P
             done, recompute, kept, C, theta = unpacked(derived, (), (), (), (w, w), (w,))
-            columns = checked_count(self.tree.root, "a number of columns", kept, w)
+            columns = checked_count(self.tree.rounds.root, "a number of columns", kept, w)
             C, theta = C[:, :columns], theta[:columns]
             if not C.size:
                 raise NotFiniteError("columns became zero, NaN or Inf; check that all weights are finite and moderate")
@@ -317,7 +317,7 @@ class FilteredSubspaceIteration:
     def _check(self, departure: float, allowed: float) -> None:
         """Raise Contradiction, which names the root, if numbers differ from the expected ones by more than allowed."""
         if not departure <= allowed:
-            raise Contradiction.off_by(self.tree.root, "Ritz vectors", departure, allowed)
+            raise Contradiction.off_by(self.tree.rounds.root, "Ritz vectors", departure, allowed)
 
     def _sums(
         self,

@@ -148,9 +148,10 @@ def _largest(M: Array) -> float:
 
 
 def for_local_agents(X: Array, network: Network) -> Array:
-    """Return a copy of X for every local agent, ``(*B, d, k)``, each with the same layout in memory as for one agent.
+    """Return a copy of X for every local agent, ``(*B, …)``, each with the same layout in memory as for one agent.
 
     Products round differently for other layouts. As in products ``A_j W``, the last two axes are swapped in memory.
     """
-    Xt = np.swapaxes(X, -1, -2)
-    return np.swapaxes(np.array(np.broadcast_to(Xt, (*network.batch, *Xt.shape)), order="C"), -1, -2)
+    Xt = np.swapaxes(X, -1, -2) if X.ndim > 1 else X
+    copies = np.array(np.broadcast_to(Xt, (*network.batch, *Xt.shape)), order="C")
+    return np.swapaxes(copies, -1, -2) if X.ndim > 1 else copies

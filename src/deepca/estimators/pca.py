@@ -68,7 +68,7 @@ class DecentralizedPCA(Projection, Fitting):
         Whether all agents are in this process or distributed over the ranks of an MPI job. With "mpi" every rank makes
         the same calls: ``fit_agents`` with the rows of its own agents (one array is one agent), ``fit`` with all rows.
     allreduce : bool, default=False
-        With "mpi", whether exact averages use MPI_Allreduce over all ranks instead of messages between neighbours.
+        With "mpi", whether broadcasts use MPI_Bcast over all ranks instead of messages along a tree.
     checkpoints : str, path or None, default=None
         Folder for checkpoints of the run; an interrupted run resumes from there.
 

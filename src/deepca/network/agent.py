@@ -20,7 +20,7 @@ from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
 from deepca.network.sums import SumLayout, Words
-from deepca.network.sums.rounds import sum_rounds, summed_agents
+from deepca.network.sums.rounds import SumTree
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology
@@ -81,24 +81,23 @@ class AgentNetwork(Network):
         return y
 
     def _sum_words(
-        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
         """Add up messages along a tree or in a hypercube, checking what the neighbours send."""
-        from_leader, n = size > 0, own.size
-        up, down = sum_rounds(self.topology, from_leader=from_leader)
-        for weights, agents in zip(up, summed_agents(self.topology, from_leader=from_leader), strict=False):
+        for level, weights in enumerate(tree.up):
             for source, words in self._exchange_words(own, weights).items():
-                self._check_words(source, words, layout, int(agents[source]))
+                agents = None if tree.counts is None else int(tree.counts[level][source])
+                self._check_words(source, words, layout, agents)
                 own = layout.add(own, words)
-        derived = derive(own) if self.is_leader_local else np.zeros(size, dtype=np.uint64)
-        both = self._send_down(np.concatenate([own, derived]), down, layout)
-        return both[:n], both[n:]
+        derived = derive(own) if self.agent == tree.root else np.zeros(size, dtype=np.uint64)
+        both = self._send_down(np.concatenate([own, derived]), layout, tree)
+        return both[: layout.n_words], both[layout.n_words :]
 
-    def _send_down(self, words: Words, down: tuple[Csr, ...], layout: SumLayout) -> Words:
-        """Forward the leader's message to the agents below; return it at every agent."""
-        for weights in down:
+    def _send_down(self, words: Words, layout: SumLayout, tree: SumTree) -> Words:
+        """Forward the root's message to the agents below; return it at every agent."""
+        for weights in tree.down:
             for source, received in self._exchange_words(words, weights).items():
-                self._check_words(source, received, layout, self.n_agents)
+                self._check_words(source, received, layout, tree.n_agents)
                 words = received
         return words
 
@@ -106,7 +105,7 @@ class AgentNetwork(Network):
         links = self._prepared(weights, lambda w: _links_of(w, self.agent))
         return self._exchange_array(_frozen_copy(own), links, with_pending=True)
 
-    def _check_words(self, source: int, words: Words, layout: SumLayout, agents: int) -> None:
+    def _check_words(self, source: int, words: Words, layout: SumLayout, agents: int | None) -> None:
         """Raise BadArray if a neighbour sent impossible sums; where messages get lost, it is not to blame."""
         summed, derived = np.split(words, [layout.n_words])
         if self.reliable and (fault := layout.describe_fault(summed, agents)):

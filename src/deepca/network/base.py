@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +10,7 @@ from deepca._util.renamed import renamed_attributes
 from deepca._util.typing import Array, Csr
 from deepca.network.protocols import LinearMixer, MixerNetwork, Pairs, Position
 from deepca.network.reductions import neutral
-from deepca.network.sums.rounds import Tree, sweeps
+from deepca.network.sums.rounds import sweeps
 from deepca.network.sums.totals import Totals
 
 __all__ = ["LinearMixer", "MixerNetwork", "Network", "Pairs", "Position"]
@@ -128,42 +126,6 @@ class Network(Totals):
     def _mask(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
         """Return a mask that selects one agent's values; it broadcasts against x of shape ``(*B, …)``."""
         return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
-
-    def sum_along(
-        self, tree: Tree, root: int, x: Array, derive: Callable[[Array], Array], size: int, /
-    ) -> tuple[Array, Array]:
-        """Sum x up a tree, then send the sum, and what the root derives from it, back down.
-
-        Parameters
-        ----------
-        tree : Tree
-            Weights of the rounds up and down.
-        root : int
-            Agent at the top.
-        x : ndarray of shape (*B, n)
-            Local values.
-        derive : callable
-            Function of the sum, called by the root only.
-        size : int
-            Number of derived values.
-
-        Returns
-        -------
-        total : ndarray of shape (n,)
-            The sum, with the weights of the rounds up.
-        derived : ndarray of shape (size,)
-            The root's ``derive(total)``.
-        """
-        up, down = tree
-        for weights in up:
-            x = self.gossip(x, weights)
-        n = x.shape[-1]
-        both = np.zeros((*self.batch, n + size))
-        for at in map(tuple, np.argwhere(self.local == root)):
-            both[(*at, slice(n))] = x[at]
-            both[(*at, slice(n, None))] = derive(x[at])
-        both = self._down(both, down)
-        return both[:n], both[n:]
 
     def _down(self, x: Array, rounds: tuple[Csr, ...]) -> Array:
         """Send the root's x down a tree in rounds with the given weights; all other agents pass zeros."""

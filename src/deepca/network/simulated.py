@@ -13,7 +13,7 @@ from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, reducer
 from deepca.network.sums import SumLayout, Words
-from deepca.network.sums.rounds import sum_rounds, sweeps
+from deepca.network.sums.rounds import SumTree, sweeps
 from deepca.topology.graph import Topology
 
 __all__ = ["SimulatedNetwork", "disjoint_groups"]
@@ -122,15 +122,14 @@ class SimulatedNetwork(Network):
         return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
 
     def _sum_words(
-        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
         """Add up the rows and count what separate agents would send."""
         self._check_epoch()
-        up, down = sum_rounds(self.topology, from_leader=size > 0)
-        self._count_along(up, own[0].nbytes, with_pending=True)
+        self._count_along(tree.up, own[0].nbytes, with_pending=True)
         summed = layout.carry(layout.carry_free_sum(own))
         derived = derive(summed)
-        self._count_along(down, own[0].nbytes + derived.nbytes, with_pending=True)
+        self._count_along(tree.down, own[0].nbytes + derived.nbytes, with_pending=True)
         return summed, derived
 
     def broadcast(self, x: Array, /) -> Array:

@@ -7,27 +7,24 @@ receive the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import NetworkError
 from deepca.network.base import Network
-from deepca.network.sums.rounds import Tree, round_between
+from deepca.network.sums import COUNT, Addend, Total, Unit
+from deepca.network.sums.rounds import SumTree, Tree, round_between
 
 __all__ = ["SpanningTree"]
 
-
-def _derive_nothing(total: Array) -> Array:
-    """Return an empty array, for sums from which nothing is derived."""
-    return np.empty(0)
+_UNIT = Unit(-224, 6)  # tried first: these sums are short, but squares of residuals are tiny
 
 
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """Spanning tree for sums over all agents, in ``2 · depth`` rounds with m − 1 messages up and m − 1 down.
+    """Spanning tree for exact sums over all agents, in ``2 · depth`` rounds with m − 1 messages up and m − 1 down.
 
     Use :meth:`grow` to create one.
 
@@ -39,18 +36,14 @@ class SpanningTree:
         Number of agents, counted over the tree.
     depth : int
         Distance of the farthest agent from the root.
-    up, down : tuple of csr_array
-        Weights of the rounds, with only the entries that concern local agents.
-    root : int
-        Agent at the top of the tree.
+    rounds : SumTree
+        The rounds, with only the entries that concern local agents.
     """
 
     network: Network
     n_agents: int
     depth: int
-    up: tuple[Csr, ...]
-    down: tuple[Csr, ...]
-    root: int = 0
+    rounds: SumTree
 
     @classmethod
     def grow(cls, network: Network) -> SpanningTree:
@@ -80,7 +73,7 @@ class SpanningTree:
             root:   minimises max(h(a), h(b));  if some d is farther from it than that, minimises max(h(a), h(b), h(d))
         """
         if network.topology.n_agents == 1:
-            return cls(network, 1, 0, (), (), int(network.local.ravel()[0]))
+            return cls(network, 1, 0, SumTree((), (), int(network.local.ravel()[0]), 1))
         anyone, _ = _hops(network, _first(network, np.ones(network.batch, dtype=np.bool_)))
         from_a, _ = _hops(network, _farthest(network, anyone))
         known = [from_a, _hops(network, _farthest(network, from_a))[0]]
@@ -95,18 +88,19 @@ class SpanningTree:
         theirs = network.collect(np.stack([parent, hops], axis=-1))  # tells parents their children
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
         top = round(float(network.reduce(np.where(hops == 0.0, network.local, -1.0), "max")))
-        counted, _ = network.sum_along((up, down), top, np.ones((*network.batch, 1)), _derive_nothing, 0)
-        return cls(network, round(float(counted[0])), depth, up, down, top)
+        rounds = SumTree(up, down, top, None)
+        ones = Addend("agents", np.ones((*network.batch, 1)), unit=COUNT, nonnegative=True)
+        [counted], _ = network.totals_and_derive([ones], lambda totals: np.empty(0), 0, rounds)
+        n_agents = int(counted.value[0])
+        return cls(network, n_agents, depth, replace(rounds, n_agents=n_agents))
 
     @property
     def is_root_local(self) -> bool:
         """True if the root is local."""
-        return bool((self.network.local == self.root).any())
+        return bool((self.network.local == self.rounds.root).any())
 
     def sum(self, x: Array) -> Array:
         """Return the sum over all agents, bit-identical at every agent.
-
-        Every agent also contributes a one, so that lost or altered messages change the sum of the ones.
 
         Parameters
         ----------
@@ -121,13 +115,11 @@ class SpanningTree:
         Raises
         ------
         NetworkError
-            If the ones do not add up to the number of agents: a message was lost or altered.
+            If a message was lost or altered.
         """
-        return self.sum_and_derive(x)[0]
+        return self.sum_and_derive(x, lambda total: np.empty(0), 0)[0]
 
-    def sum_and_derive(
-        self, x: Array, derive: Callable[[Array], Array] = _derive_nothing, size: int = 0
-    ) -> tuple[Array, Array]:
+    def sum_and_derive(self, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
         """Return the sum over all agents, and numbers that the root derives from it.
 
         Both travel down the tree and are bit-identical at every agent. Factorizations differ between processors, so the
@@ -137,9 +129,9 @@ class SpanningTree:
         ----------
         x : ndarray of shape (*B, …)
             Local values.
-        derive : callable, optional
+        derive : callable
             Function of the sum, called by the root only.
-        size : int, default=0
+        size : int
             Number of derived values.
 
         Returns
@@ -152,24 +144,17 @@ class SpanningTree:
         Raises
         ------
         NetworkError
-            If a message was lost or altered (see :meth:`sum`).
+            If a message was lost or altered.
         """
-        network, B = self.network, self.network.batch
-        flat = np.concatenate([x.reshape(*B, -1), np.ones((*B, 1))], axis=-1)
+        B = self.network.batch
+        shape = x.shape[len(B) :]
 
-        def derive_from(total: Array) -> Array:
-            return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
+        def derive_from(totals: list[Total]) -> Array:
+            return derive(totals[0].value.reshape(shape))
 
-        if network.collective:
-            found = network.unbatched(network.allreduce_mean(flat)) * self.n_agents
-            derived = derive_from(found) if self.is_root_local else np.zeros(size)
-            derived = network.flood(np.broadcast_to(derived, (*B, size)), self.root) if size else derived
-        else:
-            found, derived = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
-        if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
-            counted = f"a sum over {self.n_agents} agents counted {float(found[-1]):g} of them"
-            raise NetworkError(f"{counted}: a message was lost or altered; check the network, then run again")
-        return np.asarray(found[:-1].reshape(x.shape[len(B) :])), derived
+        numbers = Addend("numbers", x.reshape(*B, -1), guess=_UNIT)
+        [total], derived = self.network.totals_and_derive([numbers], derive_from, size, self.rounds)
+        return total.value.reshape(shape), derived
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:

@@ -53,7 +53,7 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         padded = [_padded(X.shape[0]) if X.size <= _MAX_STACKED_ENTRIES else 0 for X in rows]
         self._stacks = [self._stack_of(n, np.flatnonzero(np.array(padded) == n)) for n in sorted({*padded} - {0})]
         self._large = np.flatnonzero(np.array(padded) == 0)
-        self._share = AgentPool(len(self._large), sum(rows[j].nbytes for j in self._large), workers)
+        self._share = AgentPool(len(self._large), sum(rows[j].nbytes for j in self._large.tolist()), workers)
 
     def _stack_of(self, n: int, agents: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Array]:
         """Return agents and their weighted rows, padded with zero rows to n, which do not change products."""

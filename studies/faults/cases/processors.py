@@ -92,7 +92,7 @@ def mixed_processors(scale: Scale) -> CaseResult:
     for name, problem in PROBLEMS.items():
         equal = run_with(scale.folder / "processors", problem, kernels[:1], agents)
         mixed = run_with(scale.folder / "processors", problem, kernels, agents)
-        if abs(mixed.iterations - equal.iterations) > 1:
+        if mixed.iterations > 1.5 * equal.iterations:
             mixed.problems.append(f"{mixed.iterations} iterations, but {equal.iterations} with equal kernels")
         verdicts += [equal, mixed]
         counts.append(f"{name}: {mixed.iterations} iterations, {equal.iterations} with equal kernels")

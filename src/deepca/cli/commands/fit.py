@@ -106,7 +106,9 @@ _RoundsOption = Annotated[
 _AllreduceOption = Annotated[
     bool,
     typer.Option(
-        "--allreduce", rich_help_panel="MPI", help="Compute exact averages with MPI_Allreduce over all ranks."
+        "--allreduce",
+        rich_help_panel="MPI",
+        help="Broadcast the numbers of one agent with MPI_Bcast instead of along a tree.",
     ),
 ]
 _TimeoutOption = Annotated[

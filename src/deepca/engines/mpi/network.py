@@ -27,6 +27,7 @@ from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, reducer
 from deepca.network.sums import SumLayout, Words
+from deepca.network.sums.rounds import SumTree
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
@@ -51,7 +52,7 @@ class MpiNetwork(Network):
     agents_per_rank : sequence of int, optional
         Number of agents on each rank, at least one; by default, the numbers differ by at most one.
     allreduce : bool, default=False
-        Compute exact averages by ``MPI_Allreduce`` instead of a tree of messages between neighbours.
+        Broadcast by ``MPI_Bcast`` instead of a tree of messages between neighbours.
     timeout : float or None, default=600.0
         Seconds that a rank waits in one exchange before it ends the whole job and reports which ranks it waited for;
         None to wait indefinitely, as MPI does.
@@ -210,13 +211,13 @@ class MpiNetwork(Network):
         return sums
 
     def _sum_words(
-        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
-        """Add the messages of all agents by one ``MPI_Allreduce``; the leader's rank broadcasts what it derives."""
+        """Add the messages of all agents by one ``MPI_Allreduce``; the root's rank broadcasts what it derives."""
         self._check_epoch()
         summed = layout.carry(self._allreduce(layout.carry_free_sum(own)))
-        derived = derive(summed) if self.is_leader_local else np.zeros(size, dtype=np.uint64)
-        return summed, self.from_leader(derived.view(np.float64)).view(np.uint64) if size else derived
+        derived = derive(summed) if (self.local == tree.root).any() else np.zeros(size, dtype=np.uint64)
+        return summed, self._bcast(derived, tree.root) if size else derived
 
     def broadcast(self, x: Array, /) -> Array:
         """Broadcast the leader's value, by ``MPI_Bcast`` with ``allreduce`` or on unreliable networks."""
@@ -225,8 +226,12 @@ class MpiNetwork(Network):
         self._check_epoch()
         own = np.asarray(x[self.leader - int(self.local[0]) if self.is_leader_local else 0], _FLOAT64)
         value = np.ascontiguousarray(own + 0.0)  # in the order that all ranks use, without negative zeros
+        return self._bcast(value, self.leader)
+
+    def _bcast(self, value: npt.NDArray[Any], agent: int) -> npt.NDArray[Any]:
+        """Replace the value on all ranks by that of the rank of an agent."""
         with self._watchdog.waiting("all ranks"):
-            self._comm.Bcast(value, int(self._rank_of[self.leader]))
+            self._comm.Bcast(value, int(self._rank_of[agent]))
         self._count(control_rounds=self._depth, messages=self._depth, control=value.nbytes)
         self._bytes_to_other_ranks += self._depth * value.nbytes
         return value

@@ -174,18 +174,18 @@ class SumLayout:
         parts = np.split(sums, np.cumsum([words * n for words, n in shapes])[:-1])
         return self.pack([carry(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)])
 
-    def describe_fault(self, message: Words, agents: int) -> str:
+    def describe_fault(self, message: Words, agents: int | None) -> str:
         """Describe what is wrong with a received message ``(N,)``; return an empty string if nothing is.
 
         Parameters
         ----------
         message : ndarray of shape (N,)
             The message.
-        agents : int
-            Number of agents that its sums must include.
+        agents : int or None
+            Number of agents that its sums must include; None if it is unknown.
         """
-        if (counted := self.agents(message)) != agents:
-            return f"sums over {counted} agents instead of {agents}"
+        if agents is not None and self.agents(message) != agents:
+            return f"sums over {self.agents(message)} agents instead of {agents}"
         for name, unit, nonnegative, words in zip(
             self.names, self.units, self.nonnegative, self.split(message), strict=True
         ):

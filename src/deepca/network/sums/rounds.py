@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,13 +14,13 @@ from deepca.errors import TopologyError
 from deepca.topology.graph import Topology
 
 __all__ = [
+    "SumTree",
     "Tree",
     "check_weights",
     "hypercube_rounds",
     "is_hypercube",
     "round_between",
-    "sum_rounds",
-    "summed_agents",
+    "sum_tree",
     "sweeps",
 ]
 
@@ -53,21 +54,42 @@ def sweeps(topology: Topology) -> Tree:
     return tuple(up), tuple(down)
 
 
-def sum_rounds(topology: Topology, *, from_leader: bool) -> Tree:
-    """Return the rounds of an exact sum: up and down a tree, or those of a hypercube, where nothing is sent down."""
-    if not from_leader and topology.n_agents > 2 and is_hypercube(topology):
-        return hypercube_rounds(topology), ()
-    return sweeps(topology)
+@dataclass(frozen=True, eq=False)
+class SumTree:
+    """Rounds of an exact sum.
+
+    Parameters
+    ----------
+    up : tuple of csr_array
+        Rounds in which receivers add what they receive; the values of nonzero weights have no meaning.
+    down : tuple of csr_array
+        Rounds in which the sum returns; none if all agents have it after the rounds up.
+    root : int
+        The agent that has the sum first.
+    n_agents : int or None
+        Number of agents; None if it is unknown.
+    counts : tuple of ndarray of int, optional
+        Number of agents whose values each agent has added up before every round up, ``(m,)``.
+    """
+
+    up: tuple[Csr, ...]
+    down: tuple[Csr, ...]
+    root: int
+    n_agents: int | None
+    counts: tuple[npt.NDArray[np.int64], ...] | None = None
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)
-def summed_agents(topology: Topology, *, from_leader: bool) -> tuple[npt.NDArray[np.int64], ...]:
-    """Return of how many agents each agent has the sum before every round up of :func:`sum_rounds`."""
+def sum_tree(topology: Topology, *, from_leader: bool) -> SumTree:
+    """Return the rounds of an exact sum: along a tree, or of a hypercube unless the leader has to send numbers."""
+    up, down = sweeps(topology)
+    if not from_leader and topology.n_agents > 2 and is_hypercube(topology):
+        up, down = hypercube_rounds(topology), ()
     counts = [np.ones(topology.n_agents, dtype=np.int64)]
-    for weights in sum_rounds(topology, from_leader=from_leader)[0]:
+    for weights in up:
         entries = sparse.coo_array(weights)
         counts.append(np.bincount(entries.row, counts[-1][entries.col], topology.n_agents).astype(np.int64))
-    return tuple(counts)
+    return SumTree(up, down, topology.center, topology.n_agents, tuple(counts))
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)

@@ -13,6 +13,7 @@ from deepca.network.arrivals import is_finite
 from deepca.network.exchanges import Exchanges
 from deepca.network.sums.integers import COUNT, Unit, Words, bins_of
 from deepca.network.sums.messages import Addend, SumLayout, Total
+from deepca.network.sums.rounds import SumTree, sum_tree
 
 __all__ = ["Totals"]
 
@@ -83,7 +84,12 @@ class Totals(Exchanges):
         return self.totals_and_derive(addends, lambda totals: np.empty(0), 0)[0]
 
     def totals_and_derive(
-        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, /
+        self,
+        addends: Sequence[Addend],
+        derive: Callable[[list[Total]], Array],
+        size: int,
+        /,
+        tree: SumTree | None = None,
     ) -> tuple[list[Total], Array]:
         """Compute exact sums, and send all agents numbers that the leader derives from them.
 
@@ -98,6 +104,8 @@ class Totals(Exchanges):
             Function of the totals, called by the leader only.
         size : int
             Number of derived values.
+        tree : SumTree, optional
+            Tree to sum over, whose root takes the place of the leader; by default, one of shortest paths to the leader.
 
         Returns
         -------
@@ -116,16 +124,16 @@ class Totals(Exchanges):
         If an addend has no unit, a guess is used, and agents count the numbers that it does not suit. If there are any,
         agents count the magnitudes that occur, and repeat the sum with a unit that suits all of them.
         """
-        self._check_addends(addends)
+        self._check_addends(addends, tree)
         if all(addend.unit is not None for addend in addends):
-            return self._sums(addends, derive, size)
+            return self._sums(addends, derive, size, tree)
         fitted, misfits = zip(*(addend.fitted(self.n_agents) for addend in addends), strict=True)
         counts = Addend("counts of numbers in other units", np.stack(misfits, axis=-1), unit=COUNT, nonnegative=True)
 
         def derive_unless_repeated(totals: list[Total]) -> Array:
             return np.zeros(size) if totals[0].value.any() else derive(totals[1:])
 
-        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size)
+        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size, tree)
         if not (again := np.flatnonzero(counted.value).tolist()):
             return found, derived
 
@@ -133,47 +141,50 @@ class Totals(Exchanges):
             repeated = dict(zip(again, totals, strict=True))
             return [repeated.get(i, total) for i, total in enumerate(found)]
 
-        repeated = self._in_spanning_units([addends[i] for i in again])
-        totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size)
+        repeated = self._in_spanning_units([addends[i] for i in again], tree)
+        totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size, tree)
         return with_repeated(totals), derived
 
-    def _in_spanning_units(self, addends: Sequence[Addend]) -> list[Addend]:
+    def _in_spanning_units(self, addends: Sequence[Addend], tree: SumTree | None) -> list[Addend]:
         """Return the addends in units in which no number of any agent loses digits."""
         counts = [
             Addend("counts of magnitudes", np.max([bins_of(x) for x in addend.terms], axis=0), unit=COUNT)
             for addend in addends
         ]
-        bins = [np.flatnonzero(total.value) for total in self.totals(*counts)]
+        totals, _ = self.totals_and_derive(counts, lambda totals: np.empty(0), 0, tree)
+        bins = [np.flatnonzero(total.value) for total in totals]
         return [
             addend.in_unit(Unit.spanning(int(used[0]), int(used[-1]), self.n_agents * len(addend.terms)))
             for used, addend in zip(bins, addends, strict=True)
         ]
 
     def _sums(
-        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int
+        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, tree: SumTree | None
     ) -> tuple[list[Total], Array]:
         """Add up addends with units, and check that every agent contributed."""
         layout = SumLayout.of(addends)
+        tree = tree or sum_tree(self.topology, from_leader=size > 0)
         ones = COUNT.encode(np.ones((*self.batch, 1)))
         own = layout.pack([ones, *(addend.encode() for addend in addends)])
 
         def derived_words(summed: Words) -> Words:
             derived = np.zeros(size)
-            if layout.agents(summed) == self.n_agents:
+            if layout.agents(summed) == (tree.n_agents or layout.agents(summed)):
                 derived[:] = derive(layout.totals(summed))
             if np.isnan(derived).any():
-                raise self._not_finite_error("numbers that follow from sums", self.leader)
+                raise self._not_finite_error("numbers that follow from sums", tree.root)
             return derived.view(np.uint64)
 
         pending, self._sweeping = list(self._pending), True
         try:
-            summed, derived = self._sum_words(own, layout, derived_words, size)
+            summed, derived = self._sum_words(own, layout, derived_words, size, tree)
         finally:
             self._sweeping = False
         self._complete_pending(pending)
-        if (counted := layout.agents(summed)) != self.n_agents:
+        counted = layout.agents(summed)
+        if counted != (tree.n_agents or counted):
             raise NetworkError(
-                f"a sum over {self.n_agents} agents counted {counted} of them: a message was lost or altered; check "
+                f"a sum over {tree.n_agents} agents counted {counted} of them: a message was lost or altered; check "
                 "the network, then run again"
             )
         return layout.totals(summed), derived.view(np.float64)
@@ -187,9 +198,9 @@ class Totals(Exchanges):
             phase=self._phase,
         )
 
-    def _check_addends(self, addends: Sequence[Addend]) -> None:
+    def _check_addends(self, addends: Sequence[Addend], tree: SumTree | None) -> None:
         """Raise MixingError unless exact sums are possible, and NotFiniteError unless all local numbers are finite."""
-        if not self.adds_exactly:
+        if tree is None and not self.adds_exactly:
             raise MixingError(
                 f"{self.topology.name}: exact sums over all agents need a static graph that every agent knows; use "
                 "deepca.consensus.average, which bounds its error",
@@ -204,9 +215,9 @@ class Totals(Exchanges):
 
     @abstractmethod
     def _sum_words(
-        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, /
+        self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
-        """Add the messages of all agents; return the sum, and ``size`` words that the leader derives from it.
+        """Add the messages of all agents; return the sum, and ``size`` words that the root derives from it.
 
         Parameters
         ----------
@@ -215,14 +226,16 @@ class Totals(Exchanges):
         layout : SumLayout
             Their layout.
         derive : callable
-            Function of the sum, called by the leader only.
+            Function of the sum, called by the root only.
         size : int
-            Number of words that it returns; if it is 0, agents may add up the sum in any order, without a leader.
+            Number of words that it returns.
+        tree : SumTree
+            Rounds of the sum.
 
         Returns
         -------
         summed : ndarray of shape (N,)
             The sum.
         derived : ndarray of shape (size,)
-            The leader's ``derive(summed)``.
+            The root's ``derive(summed)``.
         """
