@@ -19,8 +19,7 @@ from deepca.network.arrivals import SAME_SETTINGS, describe_fault, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
-from deepca.network.sums import SumLayout, Words
-from deepca.network.sums.rounds import SumTree
+from deepca.network.sums import SumLayout, SumTree, Words
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology

@@ -26,8 +26,7 @@ from deepca.engines.mpi.watchdog import Watchdog
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, reducer
-from deepca.network.sums import SumLayout, Words
-from deepca.network.sums.rounds import SumTree
+from deepca.network.sums import SumLayout, SumTree, Words
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
@@ -199,8 +198,8 @@ class MpiNetwork(Network):
     def allreduce_mean(self, x: Array, /) -> Array:
         """Average over all agents by one ``MPI_Allreduce``."""
         self._check_epoch()
-        total = self._allreduce(np.asarray(rows_of(x).sum(axis=0)))
-        return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
+        mean = self._allreduce(np.asarray(rows_of(x).sum(axis=0))) / self.n_agents
+        return np.array(np.broadcast_to(mean.reshape(x.shape[1:]), x.shape))
 
     def _allreduce(self, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add up the arrays of all ranks in place."""
@@ -225,8 +224,7 @@ class MpiNetwork(Network):
             return super().broadcast(x)
         self._check_epoch()
         own = np.asarray(x[self.leader - int(self.local[0]) if self.is_leader_local else 0], _FLOAT64)
-        value = np.ascontiguousarray(own + 0.0)  # in the order that all ranks use, without negative zeros
-        return self._bcast(value, self.leader)
+        return self._bcast(np.ascontiguousarray(own + 0.0), self.leader)  # C order, without negative zeros
 
     def _bcast(self, value: npt.NDArray[Any], agent: int) -> npt.NDArray[Any]:
         """Replace the value on all ranks by that of the rank of an agent."""
@@ -274,8 +272,6 @@ class MpiNetwork(Network):
         self._shared.close()
         self._graph_comm.Free()
         self._comm.Free()
-
-    # ------------------------------------------------------------------------------------------------ exchanges
 
     def _exchange_full(
         self, own: npt.NDArray[Any], meanwhile: Callable[[npt.NDArray[Any]], Array]

@@ -2,5 +2,6 @@
 
 from deepca.network.sums.integers import COUNT, WIDE, Unit, Words
 from deepca.network.sums.messages import Addend, SumLayout, Total
+from deepca.network.sums.rounds import SumTree
 
-__all__ = ["COUNT", "WIDE", "Addend", "SumLayout", "Total", "Unit", "Words"]
+__all__ = ["COUNT", "WIDE", "Addend", "SumLayout", "SumTree", "Total", "Unit", "Words"]

@@ -112,10 +112,10 @@ class Unit:
             The multiples, modulo ``2^(64 L)``.
         """
         if self.words == 1:
-            with np.errstate(over="ignore"):
-                scaled = np.ldexp(x, -self.exponent)
-            if float(np.abs(scaled).max(initial=0.0)) < 2.0**63:
-                return np.rint(scaled).astype(np.int64).view(np.uint64)[..., None, :]
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                scaled = np.multiply(x, np.ldexp(1.0, -np.asarray(self.exponent)))  # exact, but for over- and underflow
+            if max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0))) < 2.0**63:
+                return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)[..., None, :]
         mantissa, exponent = np.frexp(np.abs(x))
         digits = np.ldexp(mantissa, _DIGITS).astype(np.uint64)
         shift = exponent.astype(np.int64) - (_DIGITS + self.exponent)
@@ -136,6 +136,11 @@ class Unit:
         rest : ndarray of shape (n,)
             What rounding removed, itself rounded: ``value + rest`` has 106 correct bits.
         """
+        if self.words == 1:
+            q = words[0].view(np.int64)
+            value = q.astype(np.float64)
+            rest = (np.ldexp((q >> 32).astype(np.float64), 32) - value) + (q & 0xFFFFFFFF).astype(np.float64)
+            return np.ldexp(value, self.exponent), np.ldexp(rest, self.exponent)
         negative = _sign_bits(words)
         left, length = _left_aligned(_negate_where(negative, words))
         top = left[-1]

@@ -105,7 +105,7 @@ class Totals(Exchanges):
         size : int
             Number of derived values.
         tree : SumTree, optional
-            Tree to sum over, whose root takes the place of the leader; by default, one of shortest paths to the leader.
+            Tree whose root takes the place of the leader.
 
         Returns
         -------
@@ -117,12 +117,12 @@ class Totals(Exchanges):
         Raises
         ------
         MixingError, NotFiniteError, NetworkError
-            As :meth:`total`; NotFiniteError also if a derived value is NaN.
+            As :meth:`total`; NotFiniteError also for a derived NaN.
 
         Notes
         -----
-        If an addend has no unit, a guess is used, and agents count the numbers that it does not suit. If there are any,
-        agents count the magnitudes that occur, and repeat the sum with a unit that suits all of them.
+        Agents count numbers that the guess for an addend without unit does not suit. If there are any, agents count the
+        magnitudes that occur, and repeat the sum with a unit that suits all.
         """
         self._check_addends(addends, tree)
         if all(addend.unit is not None for addend in addends):
@@ -138,8 +138,7 @@ class Totals(Exchanges):
             return found, derived
 
         def with_repeated(totals: list[Total]) -> list[Total]:
-            repeated = dict(zip(again, totals, strict=True))
-            return [repeated.get(i, total) for i, total in enumerate(found)]
+            return [totals[again.index(i)] if i in again else total for i, total in enumerate(found)]
 
         repeated = self._in_spanning_units([addends[i] for i in again], tree)
         totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size, tree)
