@@ -29,7 +29,7 @@ def test_the_answer_equals_the_pooled_answer_and_costs_one_average(graph: str) -
     assert worst_tangent(U, result.W) <= 1e-12
     assert result.certificate is not None
     assert result.certificate.proves(1e-10)
-    message = 8 * (8 * 9 // 2 + 1)  # the upper triangle and the number of agents
+    message = 8 * (8 * 9 // 2 + 2)  # the upper triangle and two counts
     units = 8 * (1 + 2 + 1 + 2 * 8)  # bounds of the rows, and three counts
     if over_mpi():
         return  # exact sums are collective

@@ -11,8 +11,9 @@ from scipy.sparse.linalg import aslinearoperator
 
 from deepca import topology
 from deepca._util.typing import csr
-from deepca.consensus.exact import agree_on_unit
+from deepca.consensus.exact import agree_on_units
 from deepca.network import SimulatedNetwork
+from deepca.network.sums import Unit
 from deepca.operators import Operator, from_linear_operators, from_matrices, from_rows
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.preparation import Preparation
@@ -63,8 +64,9 @@ def test_sums_in_the_agreed_units_do_not_overflow_and_lose_no_digits(kind: str, 
     A = operators()[kind]
     network = SimulatedNetwork(topology.ring(M))
     scaled = from_matrices(A.dense() * scale)
-    unit = agree_on_unit(network, scaled)
+    unit = agree_on_units(network, scaled).unit
     assert unit is not None
+    assert unit.words == 1
     rng = np.random.default_rng(1)
     for _ in range(20):
         w = rng.standard_normal((D, 1))
@@ -72,26 +74,52 @@ def test_sums_in_the_agreed_units_do_not_overflow_and_lose_no_digits(kind: str, 
         local = (scaled @ np.broadcast_to(w, (M, D, 1)))[..., 0]
         found, total = network.total(local, unit), local.sum(axis=0)
         error = np.linalg.norm(found - total)
-        assert error <= M * unit.rounding(M) + 1e-15 * np.linalg.norm(np.abs(local).sum(axis=0))
-        assert unit.rounding(M) <= 1e-16 * np.linalg.norm(np.linalg.norm(scaled.dense(), axis=-1))
+        assert error <= M * unit.rounding() + 1e-15 * np.linalg.norm(np.abs(local).sum(axis=0))
+        assert unit.rounding() <= 1e-16 * np.linalg.norm(np.linalg.norm(scaled.dense(), axis=-1))
 
 
 def test_operators_known_only_by_products_have_no_units() -> None:
     A = from_linear_operators([aslinearoperator(np.eye(D)) for _ in range(M)])
     assert A.row_bounds() is None
-    assert agree_on_unit(SimulatedNetwork(topology.ring(M)), A) is None
+    assert agree_on_units(SimulatedNetwork(topology.ring(M)), A).unit is None
 
 
-def test_the_rounding_of_a_mean_is_bounded() -> None:
-    """Errors of means of 50 vectors in units of one, over many draws."""
-    from deepca.network.sums import Unit
-
-    rng, terms = np.random.default_rng(0), 50
+def test_the_rounding_of_a_mean_is_bounded_even_if_all_agents_round_alike() -> None:
+    rng = np.random.default_rng(0)
     unit = Unit(np.repeat([0, 3, -40], 20))
-    bound = unit.rounding(terms)
-    for _ in range(200):
-        x = rng.uniform(-1e6, 1e6, (terms, 60))
-        rounded = unit.decode(unit.encode(x[0]))[0] + sum(unit.decode(unit.encode(y))[0] for y in x[1:])
-        error = float(np.linalg.norm(rounded - x.sum(axis=0))) / terms
-        assert error <= bound
-        assert error >= 0.05 * bound
+    assert unit.rounding() == pytest.approx(0.5 * np.sqrt(20.0 * (1.0 + 64.0 + 4.0**-40)), rel=1e-15)
+    for terms in (1, 2, 50):
+        for alike in (True, False):
+            x = rng.uniform(-1e6, 1e6, (1 if alike else terms, 60)) * np.ones((terms, 1))
+            rounded = np.array([unit.decode(unit.encode(y))[0] for y in x])
+            assert np.linalg.norm(rounded.mean(axis=0) - x.mean(axis=0)) <= unit.rounding() * (1.0 + 1e-12)
+
+
+def test_many_agents_with_many_columns_need_two_words() -> None:
+    """Otherwise the rounding of their sums, which may be the same at all agents, would be noticed."""
+    network = SimulatedNetwork(topology.star(2000))
+    A = from_matrices(np.broadcast_to(np.eye(20), (2000, 20, 20)))
+    unit = agree_on_units(network, A).unit
+    assert unit is not None
+    assert unit.words == 2
+    assert unit.rounding() <= 1e-30
+
+
+def test_products_beyond_outdated_bounds_are_added_exactly() -> None:
+    rows = [np.random.default_rng(j).standard_normal((3000, D)) for j in range(M)]  # too many to be copied
+    A = from_rows(rows, form="rows")
+    network = SimulatedNetwork(topology.ring(M))
+    units = agree_on_units(network, A)
+    for X in rows:
+        X *= 1e10
+    W = np.broadcast_to(np.eye(D)[:, :2], (M, D, 2))
+    products = A @ W
+    found = network.totals(units.addend("products", products))[0].value
+    np.testing.assert_allclose(found, products.sum(axis=0).ravel(), rtol=1e-14)
+
+
+def test_rows_without_entries_do_not_coarsen_the_units_of_others() -> None:
+    A = from_matrices(np.diag([1e-20, 0.0, 1e-22])[None])
+    unit = agree_on_units(SimulatedNetwork(topology.complete(1)), A).unit
+    assert unit is not None
+    assert unit.rounding() <= 1e-36

@@ -16,6 +16,7 @@ import scipy.linalg
 import deepca
 from deepca import AgentNetwork, DeEPCA, FastMix, SimulatedNetwork, Tolerance, certify, solve
 from deepca._util.typing import Csr, Orthonormalise
+from deepca.consensus.exact import agree_on_units
 from deepca.errors import ParameterError
 from deepca.network import Network
 from deepca.network.transports.base import Message
@@ -596,3 +597,39 @@ def test_bounds_on_leading_parts_hold_for_any_subspace(seed: int) -> None:
     for r in range(1, k):
         truth = worst_tangent(Q[:, :r], X[None, :, :r])
         assert truth <= certificate.leading(r), (r, truth)
+
+
+@pytest.mark.simulator("checks the arithmetic of many agents")
+@pytest.mark.parametrize("m", [2, 200, 3000])
+def test_the_bound_holds_if_all_agents_round_their_products_alike(m: int) -> None:
+    """Entries of 0.49 units are lost in the sum, whatever the number of agents: averaging does not help."""
+    d, network = 20, SimulatedNetwork(deepca.topology.star(m))
+    A = np.diag([1.0, *[0.99] * (d - 1)])
+    unit = agree_on_units(network, from_matrices(np.broadcast_to(A, (m, d, d)))).unit
+    assert unit is not None
+    assert unit.words == (1 if m < 1000 else 2)
+    lost = 0.49 * 2.0 ** float(np.min(unit.exponent))
+    A[0, 1:] = A[1:, 0] = lost
+    X = np.broadcast_to(np.eye(d)[:, :1], (m, d, 1))
+    certificate, _ = certify(from_matrices(np.broadcast_to(A, (m, d, d))), X, network)
+    true = np.tan(0.5 * np.arctan2(2.0 * lost * np.sqrt(d - 1.0), 0.01))
+    assert true <= certificate.angle <= 1e-11
+
+
+@pytest.mark.simulator("checks the arithmetic of a few agents")
+def test_the_bound_holds_for_matrices_that_are_not_quite_symmetric() -> None:
+    """Products use the columns of such a matrix; its rows are shorter."""
+    A = np.array([[1e12, 100.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    network = SimulatedNetwork(deepca.topology.ring(4))
+    certificate, _ = certify(np.stack([A] * 4), np.broadcast_to(np.eye(3)[:, :1], (4, 3, 1)), network)
+    _, V = np.linalg.eigh((A + A.T) / 2.0)
+    assert abs(V[1, -1] / V[0, -1]) <= certificate.angle <= 1e-9
+
+
+@pytest.mark.simulator("checks the arithmetic of a few agents")
+@pytest.mark.parametrize("scale", [1e-150, 1e-12, 1e-6, 1.0, 1e150])
+def test_a_row_of_zeros_does_not_affect_the_bound(scale: float) -> None:
+    A = scale * np.diag([3.0, 1.0, 0.5, 0.0])
+    network = SimulatedNetwork(deepca.topology.ring(4))
+    certificate, _ = certify(np.stack([A] * 4), np.broadcast_to(np.eye(4)[:, :1], (4, 4, 1)), network)
+    assert certificate.angle <= 1e-14

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca.algorithms.base import ExactlyAveraged, State, local_starts
 from deepca.consensus.broadcasts import for_local_agents
-from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
+from deepca.consensus.exact import agree_on_units, exact_average_and_derive
 from deepca.network.sums import Addend, Unit
 from deepca.operators.linalg import top_eigenvectors
 
@@ -136,9 +136,11 @@ class CovarianceAveraging(ExactlyAveraged):
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
         local = (self.A @ for_local_agents(np.eye(d), self.network))[..., rows, columns]
-        units = agree_on_unit(self.network, self.A)
-        if units is not None:  # an entry is bounded by the products with both unit vectors
-            exponents = np.broadcast_to(units.exponent, d)
-            units = Unit(np.minimum(exponents[rows], exponents[columns]))
-        mean, derived = exact_average_and_derive(self.network, [Addend("matrices", local, unit=units)], gap, 1)
+        units, entries = agree_on_units(self.network, self.A), Addend("matrices", local)
+        if units.unit is not None and units.limits is not None:
+            # an entry is bounded by the products with both unit vectors
+            exponents, limits = np.broadcast_to(units.unit.exponent, d), units.limits
+            unit = Unit(np.minimum(exponents[rows], exponents[columns]), units.unit.words)
+            entries = Addend("matrices", local, unit=unit, limits=np.minimum(limits[..., rows], limits[..., columns]))
+        mean, derived = exact_average_and_derive(self.network, [entries], gap, 1)
         return symmetric(mean), float(derived[0])

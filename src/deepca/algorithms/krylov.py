@@ -22,9 +22,8 @@ from deepca.consensus.broadcasts import (
     packed,
     unpacked,
 )
-from deepca.consensus.exact import agree_on_unit, exact_average_and_derive
+from deepca.consensus.exact import ProductUnits, agree_on_units, exact_average_and_derive
 from deepca.network.base import Network
-from deepca.network.sums import Addend, Unit
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
 
@@ -147,7 +146,7 @@ class BlockKrylov(ExactlyAveraged):
         super().__init__(A, W0, network)
         d, k = self.W0.shape
         check("guards", guards, Integer(0), NONE, meaning="columns beyond k")
-        self._agreed: tuple[int, Unit | None] | None = None
+        self._agreed: tuple[int, ProductUnits] | None = None
         self._width = min(max(k + _MIN_GUARDS, _MIN_COLUMNS) if guards is None else k + guards, d)
 
     def init(self, W: npt.ArrayLike | None = None) -> KrylovState:
@@ -186,7 +185,7 @@ class BlockKrylov(ExactlyAveraged):
         if Q.shape[1] == 0:
             P = network.from_leader(P)
             check_basis(network, "a first block", P)
-        local = (self.A @ for_local_agents(P, network)).reshape(*network.batch, -1)
+        local = self.A @ for_local_agents(P, network)
         Q = np.hstack([Q, P])
         width, kept = min(self._width, d - Q.shape[1]), self._kept(Q.shape[1])
         found: list[_Ritz] = []
@@ -197,8 +196,9 @@ class BlockKrylov(ExactlyAveraged):
             new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
-        products = Addend("products", local, unit=self._unit(P.shape[1]))
-        mean, derived = exact_average_and_derive(network, [products], next_block, d * width + Q.shape[1] * kept + 1)
+        mean, derived = exact_average_and_derive(
+            network, [self._units().addend("products", local)], next_block, d * width + Q.shape[1] * kept + 1
+        )
         new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
         ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
         ritz.check(network, new, y)
@@ -208,12 +208,11 @@ class BlockKrylov(ExactlyAveraged):
             Q, AQ = Q @ y, AQ @ y
         return KrylovState(state.t + 1, self._for_local_agents(W), self._for_local_agents(S), Q, AQ, new, float(gap))
 
-    def _unit(self, columns: int) -> Unit | None:
-        """Return the units of products with that many columns, on which agents agree once per epoch."""
+    def _units(self) -> ProductUnits:
+        """Return the units of products, on which agents agree once per epoch."""
         if self._agreed is None or self._agreed[0] != self.network.epoch:
-            self._agreed = self.network.epoch, agree_on_unit(self.network, self.A)
-        unit = self._agreed[1]
-        return unit and unit.per_column(columns)
+            self._agreed = self.network.epoch, agree_on_units(self.network, self.A)
+        return self._agreed[1]
 
     def _kept(self, columns: int) -> int:
         """Return the number of Ritz vectors to keep in a restart if Q has that many columns; 0 if none is due."""

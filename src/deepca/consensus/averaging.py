@@ -252,7 +252,7 @@ def common_average_and_derive(
 def _exact_and_derive(
     network: Network, addends: Sequence[Addend], derive: Callable[[AverageWithError], Array], size: int, made: int
 ) -> tuple[AverageWithError, Array]:
-    rounding = norm(np.array([a.unit.rounding(network.n_agents) for a in addends if a.unit is not None]))
+    rounding = norm(np.array([a.unit.rounding() for a in addends if a.unit is not None]))
 
     def average(mean: Array) -> AverageWithError:
         return AverageWithError(mean, np.zeros_like(mean), made, rounding=rounding)

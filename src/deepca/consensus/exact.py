@@ -14,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
@@ -28,8 +29,9 @@ __all__ = [
     "AllReduce",
     "DimensionExchange",
     "ExactMixer",
+    "ProductUnits",
     "TreeSweep",
-    "agree_on_unit",
+    "agree_on_units",
     "exact_average",
     "exact_average_and_derive",
     "exact_mixer",
@@ -38,6 +40,7 @@ __all__ = [
 
 _CONTROL_SEED = 6007  # seed of the control numbers, the same at all agents
 _BOUND = Unit(-64, 2)  # bounds of products need few digits
+_MAX_ROUNDING = 16.0 * EPS  # largest rounding error of a mean of products in one word, relative to the largest bound
 _CACHE_SIZE = 16  # maximum number of graphs whose weights are cached
 
 
@@ -193,18 +196,57 @@ def exact_average_and_derive(
     return mean(totals), derived
 
 
-def agree_on_unit(network: Network, A: Operator) -> Unit | None:
-    """Agree on the units of a sum of products ``A_j w`` with vectors of norm 1, one unit per row.
+@dataclass(frozen=True, eq=False)
+class ProductUnits:
+    """Units of exact sums of products ``A_j w`` with vectors of norm 1, one per row.
 
-    Returns None, for a unit to be found for every sum, if the products of an agent have no known bound.
+    Parameters
+    ----------
+    unit : Unit or None
+        The units; None if they have to be found for every sum.
+    limits : ndarray of shape (*B, d) or None
+        Absolute values of the local agents' entries up to which the sums cannot overflow.
     """
-    bounds = A.row_bounds()
-    known = bounds is not None and bool(np.isfinite(bounds).all())
-    unknown = Addend("counts of operators without bounds", np.full((*network.batch, 1), float(not known)), unit=COUNT)
-    own = bounds if bounds is not None and known else np.zeros((*network.batch, A.d))
-    products = Addend("bounds of products", own, guess=_BOUND, digits=1, nonnegative=True)
+
+    unit: Unit | None = None
+    limits: Array | None = None
+
+    def addend(self, name: str, Y: Array) -> Addend:
+        """Return an addend of products ``(*B, d, k)``, flattened."""
+        *B, d, k = Y.shape
+        if self.unit is None or self.limits is None:
+            return Addend(name, Y.reshape(*B, d * k))
+        return Addend(
+            name, Y.reshape(*B, d * k), unit=self.unit.per_column(k), limits=np.repeat(self.limits, k, axis=-1)
+        )
+
+
+def agree_on_units(network: Network, A: Operator) -> ProductUnits:
+    """Agree on the units of sums of products with the ``A_j``, from bounds on their entries, in one exact sum.
+
+    The total over all agents of the bounds ``N_i`` fits three times over: an agent may send entries up to
+    ``2 (b_ji + N_i / m)``, where ``b_ji`` is its own bound. Larger ones, from bounds that are wrong or outdated, make
+    agents find another unit. Numbers have one word, or two if rounding to it might be noticed. The units are unknown if
+    an agent has no bounds.
+    """
+    m, bounds = network.n_agents, A.row_bounds()
+    own = bounds if bounds is not None and np.isfinite(bounds).all() else None
+    unknown = Addend(
+        "counts of operators without bounds",
+        np.full((*network.batch, 1), float(own is None)),
+        unit=COUNT,
+        nonnegative=True,
+    )
+    zeros = np.zeros((*network.batch, A.d))
+    products = Addend("bounds of products", zeros if own is None else own, guess=_BOUND, digits=8, nonnegative=True)
     counted, total = network.totals(unknown, products)
-    return None if counted.value[0] or not np.isfinite(total.value).all() else Unit.holding(total.value)
+    N = total.value
+    if counted.value[0] or own is None or not np.isfinite(N).all():
+        return ProductUnits()
+    unit = Unit.holding(N)
+    if unit.rounding() > _MAX_ROUNDING * float(N.max(initial=0.0)) / m:
+        unit = Unit.holding(N, words=2)
+    return ProductUnits(unit, 2.0 * (own + N / m))
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:

@@ -28,6 +28,7 @@ from deepca.operators.sparse_centring import column_squares, far_columns, withou
 
 __all__ = ["Moments", "check_finite", "empty_moments", "moments", "two_product"]
 
+_LARGE, _DOWN = 2.0**900, 2.0**-100  # larger numbers are scaled down before they are split
 _SPLITTER = 2.0**27 + 1.0  # separates the upper half of a significand of 53 bits
 _DENSE_ABOVE = 0.3  # share of nonzero entries above which a sparse block is processed faster as a dense one
 
@@ -240,11 +241,13 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return rounded, (a - (rounded - of_b)) + (b - of_b)
 
 
-def two_product(a: Array | float, b: Array | float) -> tuple[Array, Array]:
+def two_product(a: Array | float, b: Array) -> tuple[Array, Array]:
     """Return the rounded product ``a b``, and its rounding error, which is exact without underflow (Dekker)."""
-    rounded = np.multiply(a, b)
-    (high, low), (upper, lower) = _halves(a), _halves(b)
-    return rounded, ((high * upper - rounded) + high * lower + low * upper) + low * lower
+    scale = np.where(np.abs(b) > _LARGE, _DOWN, 1.0)  # splitting multiplies by 2^27
+    rounded = np.multiply(a, b * scale)
+    (high, low), (upper, lower) = _halves(a), _halves(b * scale)
+    error = ((high * upper - rounded) + high * lower + low * upper) + low * lower
+    return rounded / scale, error / scale
 
 
 def _halves(a: Array | float) -> tuple[Array, Array]:

@@ -33,6 +33,7 @@ from deepca.solver.verdict import UNDERFLOW
 
 __all__ = ["PooledStatistics", "agree_on_statistics", "column_units", "total_variance"]
 
+_SUMS_UNIT = Unit(-192, 5)  # sums keep the digits of a product of two numbers
 _ROUNDING_UNIT = Unit(-240, 5)  # rounding errors are 1e-16 times the data, and squared
 _SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # below it, differences may be so small that their squares underflow
 
@@ -127,7 +128,8 @@ def agree_on_statistics(network: Network, local: Sequence[Moments], *, weighted:
         network.begin(network.epoch, 0, "mean")
         rows = Addend("row counts", n, unit=COUNT, nonnegative=True)
         weights = [Addend("weights", w, nonnegative=True)] if weighted else []
-        sums = Addend("sums of columns", *(term for part in means for term in two_product(w, part)))
+        terms = [term for part in means for term in two_product(w, part)]
+        sums = Addend("sums of columns", *terms, guess=_SUMS_UNIT, digits=106)
         counts, *weighed, columns = common_totals(network, rows, *weights, sums)
         weights_total = weighed[0] if weighed else counts
         n_rows, weight = round(float(counts.value[0])), float(weights_total.value[0])
@@ -214,7 +216,7 @@ def _mean(sums: Total, weight: Total) -> tuple[Array, Array]:
     if weight.value[0] <= 0.0:
         return np.zeros_like(sums.value), np.zeros_like(sums.value)
     mean = sums.value / weight.value
-    rounded, error = two_product(mean, weight.value)
+    rounded, error = two_product(weight.value, mean)
     return mean, ((((sums.value - rounded) - error) - mean * weight.rest) + sums.rest) / weight.value
 
 

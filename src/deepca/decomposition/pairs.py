@@ -14,10 +14,9 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average_and_derive
 from deepca.consensus.broadcasts import check_close, for_local_agents, packed
-from deepca.consensus.exact import agree_on_unit
+from deepca.consensus.exact import ProductUnits, agree_on_units
 from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
 from deepca.network.base import Network
-from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
@@ -144,8 +143,8 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
         R = mean.reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    unit = agree_on_unit(network, A) if network.adds_exactly else None
-    products = Addend("products", own.reshape(*network.batch, -1), unit=unit and unit.per_column(theta.size))
+    units = agree_on_units(network, A) if network.adds_exactly else ProductUnits()
+    products = units.addend("products", own)
     found, shared = common_average_and_derive(network, [products], lengths, 1 + theta.size)
     if not network.is_leader_local:
         check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
@@ -173,7 +172,7 @@ def with_tighter_bounds(A: Operator, pairs: RitzPairs, network: Network) -> Iter
         seed=seed,
         accuracy=accuracy,
         rounding=pairs.noise,
-        unit=agree_on_unit(network, A) if network.reliable else None,
+        units=agree_on_units(network, A) if network.reliable else ProductUnits(),
         derive=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
         size=lambda _: 3,
     )

@@ -88,6 +88,7 @@ class AgentNetwork(Network):
                 agents = None if tree.counts is None else int(tree.counts[level][source])
                 self._check_words(source, words, layout, agents)
                 own = layout.add(own, words)
+                self._check_words(source, own, layout, None)  # its numbers may be too large to add
         derived = derive(own) if self.agent == tree.root else np.zeros(size, dtype=np.uint64)
         both = self._send_down(np.concatenate([own, derived]), layout, tree)
         return both[: layout.n_words], both[layout.n_words :]

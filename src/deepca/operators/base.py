@@ -75,7 +75,8 @@ class Operator(ABC):
         Returns
         -------
         ndarray of shape (*B, d) or None
-            Bounds on the absolute values of the entries; None if none are known.
+            Bounds on the absolute values of the entries; None if none are known. With bounds that are too small, sums
+            take more rounds.
         """
         return None
 

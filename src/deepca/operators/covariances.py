@@ -80,8 +80,8 @@ class Covariances(Operator):
         return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
 
     def row_bounds(self) -> Array:
-        """Return the lengths of the rows of the matrices."""
-        return frobenius(self.stack, axis=-1)
+        """Return the lengths of the rows and columns of the matrices, which may differ by rounding."""
+        return np.maximum(frobenius(self.stack, axis=-1), frobenius(self.stack, axis=-2))
 
     def agent(self, j: int) -> Covariances:
         """Return the matrix of agent j, without its rows."""

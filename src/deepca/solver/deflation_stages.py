@@ -13,9 +13,8 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_and_derive
 from deepca.consensus.broadcasts import check_basis, for_local_agents, packed
-from deepca.consensus.exact import agree_on_unit
+from deepca.consensus.exact import ProductUnits, agree_on_units
 from deepca.network.base import Network
-from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, project_out
 from deepca.solver.result import Result
@@ -130,9 +129,8 @@ def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
     check_basis(network, "components", V, before)
     AV = A @ for_local_agents(V, network)
     size = float(network.reduce(frobenius(AV, axis=(-2, -1))[..., None], "max")[0])
-    unit = agree_on_unit(network, A) if network.adds_exactly else None
-    products = Addend("products", AV.reshape(*network.batch, -1), unit=unit and unit.per_column(V.shape[1]))
-    found, _ = common_average_and_derive(network, [products], lambda _: np.empty(0), 0)
+    units = agree_on_units(network, A) if network.adds_exactly else ProductUnits()
+    found, _ = common_average_and_derive(network, [units.addend("products", AV)], lambda _: np.empty(0), 0)
     return Stage(V, found.mean.reshape(V.shape), found.error_bound(size))
 
 

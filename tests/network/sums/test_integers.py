@@ -113,7 +113,7 @@ def test_sums_are_exact_in_any_order(unit: Unit) -> None:
 @given(st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=20))
 def test_sums_of_ordinary_numbers_are_as_accurate_as_exact_sums(values: list[float]) -> None:
     x = np.array(values)[:, None]
-    fits = WIDE.fits(x, len(values))
+    fits = WIDE.suits(x, len(values))
     x = np.where(fits, x, 0.0)
     value, _ = WIDE.decode(sum_words(WIDE.encode(x)))
     error = abs(Fraction(float(value[0])) - sum(map(Fraction, x.ravel().tolist())))
@@ -140,6 +140,6 @@ def test_bins_cover_all_numbers() -> None:
     assert not bins_of(np.zeros(3)).any()
 
 
-def test_fits_is_false_for_numbers_that_would_lose_digits_or_overflow() -> None:
+def test_a_unit_does_not_suit_numbers_that_would_lose_digits_or_overflow() -> None:
     x = np.array([0.0, 2.0**-75, 2.0**-75 * (1 - 2**-53), 2.0**123, -(2.0**125), math.pi])
-    assert WIDE.fits(x, 10).tolist() == [True, True, False, False, False, True]
+    assert WIDE.suits(x, 10).tolist() == [True, True, False, False, False, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from deepca import topology
 from deepca._util.typing import Array, Csr
-from deepca.errors import BadArray, MixingError, NetworkError, NotFiniteError
+from deepca.errors import BadArray, MixingError, NetworkError, NotFiniteError, ParameterError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
 from deepca.network.sums import COUNT, Addend, Unit, Words
 from deepca.network.transports import MemoryHub
@@ -188,3 +189,40 @@ def test_an_omitted_message_is_detected(reliable: bool) -> None:
         assert caught.value.agent == 2
     else:
         assert caught.type is NetworkError
+
+
+class _Greedy(AgentNetwork):
+    """An agent that contributes the largest number that passes for a count."""
+
+    def _sum_words(self, own: Words, *more: Any) -> tuple[Words, Words]:
+        return super()._sum_words(np.concatenate([own[:1], np.full(own.size - 1, 1 << 53, dtype=np.uint64)]), *more)
+
+
+def test_a_number_that_is_too_large_only_with_others_is_blamed_on_its_sender() -> None:
+    """On a path, agent 0 is a leaf, and agent 1 adds its own counts before it sends them on."""
+    hub = MemoryHub(M, timeout=10.0)
+
+    def work(network: AgentNetwork) -> Array:
+        kind = _Greedy if network.agent == 0 else AgentNetwork
+        lying = kind(network.topology, network.agent, hub.transport(network.agent))
+        return lying.totals(Addend("counts", np.ones(3), unit=COUNT, nonnegative=True))[0].value
+
+    with pytest.raises(BadArray) as caught:
+        run_agents(topology.path(M), work, hub=hub)
+    assert caught.value.agent == 0
+
+
+def test_numbers_beyond_their_limits_are_added_in_another_unit() -> None:
+    x = values()
+    limits = np.full(x.shape, 1e-3)
+    addend = Addend("numbers", x, unit=Unit(-70), limits=limits)
+    found = SimulatedNetwork(GRAPHS["ring"]).totals(addend)[0].value
+    np.testing.assert_array_equal(found, exact(x))
+
+
+def test_arrays_of_another_shape_are_rejected() -> None:
+    network = SimulatedNetwork(GRAPHS["ring"])
+    for x in (np.ones((3, 2)), np.ones(M), np.ones((M, 2, 2))):
+        with raises(ParameterError, parameter="x", value=x.shape):
+            network.total(x)
+    assert network.total([[1.0]] * M).tolist() == [8.0]  # type: ignore[arg-type]

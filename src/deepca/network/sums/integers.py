@@ -22,6 +22,7 @@ Words = npt.NDArray[np.uint64]
 
 _DIGITS = 53  # bits of the significand of a float64
 _LOWEST, _HIGHEST = -1074, 1024  # exponents between which all numbers lie: 2^−1074 ≤ |x| < 2^1024
+_MAX_SPLIT_WORDS = 15  # the largest number of words whose integers are all less than 2^1024
 _BIN = 32  # exponents per bin; narrower bins would need more counts, wider ones longer integers
 
 BINS = -(-(_HIGHEST - _LOWEST) // _BIN)
@@ -72,26 +73,37 @@ class Unit:
         return cls(exponent, -(-bits // 64))
 
     @classmethod
-    def holding(cls, bounds: Array) -> Unit:
-        """Return units of one word in which totals are smaller than half the capacity if below ``bounds``, ``(n,)``."""
-        _, exponents = np.frexp(bounds)
-        return cls(exponents.astype(np.int64) - 62)
+    def holding(cls, bounds: Array, words: int = 1) -> Unit:
+        """Return units, one per entry of ``bounds``, ``(n,)``, whose capacity is at least eight times the bounds.
+
+        The unit of an entry with the bound zero is the smallest of the others.
+        """
+        exponents = np.frexp(bounds)[1].astype(np.int64)
+        exponents[bounds == 0.0] = exponents[bounds != 0.0].min(initial=exponents.max(initial=0))
+        return cls(exponents + 4 - 64 * words, words)
+
+    @property
+    def counts(self) -> bool:
+        """True for the unit of counts."""
+        return isinstance(self.exponent, int) and (self.exponent, self.words) == (0, 1)
 
     def per_column(self, k: int) -> Unit:
         """Return units for a flattened array ``(n, k)``, given the units of its n rows."""
         return Unit(np.repeat(self.exponent, k), self.words)
 
-    def rounding(self, terms: int) -> float:
-        """Bound the norm of the rounding error of the mean of so many vectors ``(n,)``, given the units of all entries.
+    def rounding(self) -> float:
+        """Bound the norm of the rounding error of the mean of any number of vectors ``(n,)``: half that of all units.
 
-        Rounding errors are assumed to be independent, as in :mod:`deepca.operators.rounding`.
+        Roundings of different agents may be the same, so nothing is gained by averaging.
         """
         exponents, counts = np.unique(self.exponent, return_counts=True)
+        if not exponents.size:
+            return 0.0
         relative = zip(counts.tolist(), (exponents - exponents[-1]).tolist(), strict=True)
         squares = math.fsum(math.ldexp(count, 2 * lower) for count, lower in relative)  # has the same bits everywhere
-        return math.ldexp((math.sqrt(squares / 12.0) + 4.0) / math.sqrt(terms), int(exponents[-1]))
+        return math.ldexp(0.5 * math.sqrt(squares), int(exponents[-1]))
 
-    def fits(self, x: Array, terms: int, digits: int = _DIGITS) -> npt.NDArray[np.bool_]:
+    def suits(self, x: Array, terms: int, digits: int = _DIGITS) -> npt.NDArray[np.bool_]:
         """Return which numbers keep so many binary digits, and cannot overflow in a sum of as many ``terms``."""
         size = np.abs(x)
         smallest = np.ldexp(1.0, self.exponent + digits)
@@ -111,11 +123,13 @@ class Unit:
         ndarray of shape (..., L, n)
             The multiples, modulo ``2^(64 L)``.
         """
-        if self.words == 1:
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                scaled = np.multiply(x, np.ldexp(1.0, -np.asarray(self.exponent)))  # exact, but for over- and underflow
-            if max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0))) < 2.0**63:
-                return np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)[..., None, :]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            scaled = np.multiply(x, np.ldexp(1.0, -np.asarray(self.exponent)))  # exact, but for over- and underflow
+        largest = max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0)))
+        if self.words == 1 and largest < 2.0**63:
+            return np.asarray(np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)[..., None, :])
+        if self.words <= _MAX_SPLIT_WORDS and largest < math.ldexp(1.0, 64 * self.words - 1):
+            return _negate_where(x < 0.0, _split(np.rint(np.abs(scaled)), self.words))
         mantissa, exponent = np.frexp(np.abs(x))
         digits = np.ldexp(mantissa, _DIGITS).astype(np.uint64)
         shift = exponent.astype(np.int64) - (_DIGITS + self.exponent)
@@ -231,6 +245,17 @@ def _negate_where(negative: npt.NDArray[np.bool_], words: Words) -> Words:
     one = np.zeros_like(words)
     one[..., 0, :] = negative
     return add_words(flipped, one)
+
+
+def _split(integers: Array, n_words: int) -> Words:
+    """Split nonnegative integers ``(…, n)``, stored as float64, into words ``(…, L, n)``."""
+    found = np.empty((*integers.shape[:-1], n_words, integers.shape[-1]), dtype=np.uint64)
+    for level in range(n_words - 1, 0, -1):
+        word = np.floor(np.ldexp(integers, -64 * level))
+        found[..., level, :] = word.astype(np.uint64)
+        integers = integers - np.ldexp(word, 64 * level)  # exact, since it removes leading digits
+    found[..., 0, :] = integers.astype(np.uint64)
+    return found
 
 
 def _shifted_right(digits: Words, bits: npt.NDArray[np.int64]) -> Words:

@@ -13,6 +13,8 @@ from deepca.network.sums.integers import COUNT, WIDE, Unit, Words, add_words, ca
 
 __all__ = ["Addend", "SumLayout", "Total"]
 
+_ALTERED = " (no unaltered deepca of this version sends that)"
+
 
 @dataclass(frozen=True, eq=False)
 class Addend:
@@ -23,10 +25,13 @@ class Addend:
     name : str
         What the numbers are called in error messages.
     *terms : ndarray of shape (*B, n)
-        Each agent contributes their sum, which is not rounded before it is encoded.
+        Each agent contributes their sum; each term is rounded to a multiple of the unit.
     unit : Unit, optional
-        Unit that the terms are rounded to, and in which the total must not overflow. By default, one is found in which
-        no number loses digits.
+        Unit in which the total must not overflow, unless there are ``limits``. By default, one is found in which no
+        number loses digits.
+    limits : ndarray of shape (*B, n), optional
+        Absolute values up to which the total cannot overflow in ``unit``. If a number of any agent is larger, another
+        unit is found.
     guess : Unit, default=WIDE
         The unit that is tried first, if none is given.
     digits : int, default=53
@@ -38,6 +43,7 @@ class Addend:
     name: str
     terms: tuple[Array, ...]
     unit: Unit | None
+    limits: Array | None
     guess: Unit
     digits: int
     nonnegative: bool
@@ -47,13 +53,19 @@ class Addend:
         name: str,
         *terms: Array,
         unit: Unit | None = None,
+        limits: Array | None = None,
         guess: Unit = WIDE,
         digits: int = 53,
         nonnegative: bool = False,
     ) -> None:
-        values = {"name": name, "terms": terms, "unit": unit, "guess": guess, "digits": digits}
-        for field, value in {**values, "nonnegative": nonnegative}.items():
+        values = {"name": name, "terms": terms, "unit": unit, "limits": limits, "guess": guess}
+        for field, value in {**values, "digits": digits, "nonnegative": nonnegative}.items():
             object.__setattr__(self, field, value)
+
+    @property
+    def certain(self) -> bool:
+        """True if the unit is given, and suits all numbers."""
+        return self.unit is not None and self.limits is None
 
     def in_unit(self, unit: Unit, terms: Sequence[Array] | None = None) -> Addend:
         """Return an addend with the given unit, and other terms if given."""
@@ -64,11 +76,12 @@ class Addend:
 
         Such numbers are replaced by zeros.
         """
-        if self.unit is not None:
+        if self.certain:
             return self, np.zeros(self.terms[0].shape[:-1])
-        fits = self.guess.fits(np.asarray(sum(map(np.abs, self.terms))), agents, self.digits)
-        suited = self.in_unit(self.guess, [np.where(fits, x, 0.0) for x in self.terms])
-        return suited, np.sum(~fits, axis=-1, dtype=np.float64)
+        size = np.asarray(sum(map(np.abs, self.terms)))
+        suits = self.guess.suits(size, agents, self.digits) if self.limits is None else size <= self.limits
+        terms = self.terms if suits.all() else [np.where(suits, x, 0.0) for x in self.terms]
+        return self.in_unit(self.unit or self.guess, terms), np.sum(~suits, axis=-1, dtype=np.float64)
 
     def encode(self) -> Words:
         """Return the sum of the terms, as integers."""
@@ -185,13 +198,13 @@ class SumLayout:
             Number of agents that its sums must include; None if it is unknown.
         """
         if agents is not None and self.agents(message) != agents:
-            return f"sums over {self.agents(message)} agents instead of {agents}"
+            return f"sums over {self.agents(message)} agents instead of {agents}{_ALTERED}"
         for name, unit, nonnegative, words in zip(
             self.names, self.units, self.nonnegative, self.split(message), strict=True
         ):
             highest = words[-1].view(np.int64)
             if nonnegative and (highest < 0).any():
-                return f"a negative number in its {name}"
-            if unit is COUNT and (highest > MAX_COUNT).any():
-                return f"a number too large to be a count in its {name}"
+                return f"a negative number in its {name}{_ALTERED}"
+            if unit.counts and (highest > MAX_COUNT).any():
+                return f"a number too large to be a count in its {name}{_ALTERED}"
         return ""

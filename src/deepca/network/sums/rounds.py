@@ -61,7 +61,7 @@ class SumTree:
     Parameters
     ----------
     up : tuple of csr_array
-        Rounds in which receivers add what they receive; the values of nonzero weights have no meaning.
+        Rounds in which receivers add what they receive; only the positions of nonzero weights count.
     down : tuple of csr_array
         Rounds in which the sum returns; none if all agents have it after the rounds up.
     root : int

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.errors import MixingError, NetworkError, NotFiniteError
+from deepca.errors import MixingError, NetworkError, NotFiniteError, ParameterError
 from deepca.network.arrivals import is_finite
 from deepca.network.exchanges import Exchanges
 from deepca.network.sums.integers import COUNT, Unit, Words, bins_of
@@ -42,12 +42,14 @@ class Totals(Exchanges):
         Returns
         -------
         ndarray of shape (n,)
-            The sum, bit-identical at every agent and on every graph; infinite if it overflows.
+            The sum, bit-identical at every agent and on every graph; infinite if it overflows without a unit.
 
         Raises
         ------
         MixingError
             If links change, or no agent knows the whole graph.
+        ParameterError
+            If x has another shape.
         NotFiniteError
             If a local value is not finite.
         NetworkError
@@ -61,7 +63,7 @@ class Totals(Exchanges):
         >>> network.total(np.array([[1e20, 0.1], [1.0, 0.2], [-1e20, 0.3]])).tolist()
         [1.0, 0.6]
         """
-        return self.totals(Addend("numbers", x, unit=unit))[0].value
+        return self.totals(Addend("numbers", np.asarray(x, dtype=np.float64), unit=unit))[0].value
 
     def totals(self, *addends: Addend) -> list[Total]:
         """Compute several exact sums at once, as :meth:`total` does.
@@ -91,28 +93,28 @@ class Totals(Exchanges):
         /,
         tree: SumTree | None = None,
     ) -> tuple[list[Total], Array]:
-        """Compute exact sums, and send all agents numbers that the leader derives from them.
+        """Compute exact sums, and send all agents numbers that the root of the tree derives from them.
 
-        Factorizations and matrix products round differently on different processors, so only the leader computes what
-        follows from the sums. Its numbers travel with the sums, down the spanning tree, and take no additional rounds.
+        Factorizations and matrix products round differently on different processors, so only the root computes what
+        follows from the sums. Its numbers travel with the sums, down the tree, and take no additional rounds.
 
         Parameters
         ----------
         addends : sequence of Addend
             Local values.
         derive : callable
-            Function of the totals, called by the leader only.
+            Function of the totals, called by the root only.
         size : int
             Number of derived values.
         tree : SumTree, optional
-            Tree whose root takes the place of the leader.
+            Tree to sum over; by default, one with the leader as its root.
 
         Returns
         -------
         totals : list of Total
             One sum per addend.
         derived : ndarray of shape (size,)
-            The leader's ``derive(totals)``, bit-identical at every agent. Other agents should check it.
+            The root's ``derive(totals)``, bit-identical at every agent. Other agents should check it.
 
         Raises
         ------
@@ -125,7 +127,7 @@ class Totals(Exchanges):
         magnitudes that occur, and repeat the sum with a unit that suits all.
         """
         self._check_addends(addends, tree)
-        if all(addend.unit is not None for addend in addends):
+        if all(addend.certain for addend in addends):
             return self._sums(addends, derive, size, tree)
         fitted, misfits = zip(*(addend.fitted(self.n_agents) for addend in addends), strict=True)
         counts = Addend("counts of numbers in other units", np.stack(misfits, axis=-1), unit=COUNT, nonnegative=True)
@@ -147,7 +149,9 @@ class Totals(Exchanges):
     def _in_spanning_units(self, addends: Sequence[Addend], tree: SumTree | None) -> list[Addend]:
         """Return the addends in units in which no number of any agent loses digits."""
         counts = [
-            Addend("counts of magnitudes", np.max([bins_of(x) for x in addend.terms], axis=0), unit=COUNT)
+            Addend(
+                "counts of magnitudes", np.max([bins_of(x) for x in addend.terms], axis=0), unit=COUNT, nonnegative=True
+            )
             for addend in addends
         ]
         totals, _ = self.totals_and_derive(counts, lambda totals: np.empty(0), 0, tree)
@@ -190,8 +194,8 @@ class Totals(Exchanges):
 
     def _not_finite_error(self, what: str, agent: int, index: int = -1) -> NotFiniteError:
         return NotFiniteError(
-            f"the {what} of agent {agent} are not finite: products or sums overflow; divide the data by a large power "
-            "of ten",
+            f"the {what} contain NaN or infinity; if they are products or sums that overflow, divide the data by a "
+            "large power of ten",
             agent=agent,
             index=index,
             phase=self._phase,
@@ -201,16 +205,19 @@ class Totals(Exchanges):
         """Raise MixingError unless exact sums are possible, and NotFiniteError unless all local numbers are finite."""
         if tree is None and not self.adds_exactly:
             raise MixingError(
-                f"{self.topology.name}: exact sums over all agents need a static graph that every agent knows; use "
-                "deepca.consensus.average, which bounds its error",
+                f"{self.topology.name}: exact sums over all agents need a static graph that every agent knows; use a "
+                "tracked method (deepca.AcceleratedDeEPCA or deepca.DeEPCA; algorithm 'accelerated' or 'deepca'), or "
+                "deepca.consensus.average",
                 parameter="topology",
             )
         for addend in addends:
             for x in addend.terms:
+                if x.shape[: len(self.batch)] != self.batch or x.ndim != len(self.batch) + 1:
+                    raise ParameterError("x", x.shape, f"expected an array of shape {(*self.batch, 'n')}")
                 if not is_finite(x):
                     *at, index = np.argwhere(~np.isfinite(x))[0].tolist()
                     agent = int(self.local[tuple(at)])
-                    raise self._not_finite_error(addend.name, agent, index)
+                    raise self._not_finite_error(f"{addend.name} of agent {agent}", agent, index)
 
     @abstractmethod
     def _sum_words(

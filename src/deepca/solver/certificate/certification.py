@@ -16,7 +16,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import Integer, Real, check
 from deepca.consensus.averaging import AverageWithError, average_and_derive
 from deepca.consensus.broadcasts import check_basis, check_close, for_local_agents, packed
-from deepca.consensus.exact import agree_on_unit
+from deepca.consensus.exact import ProductUnits, agree_on_units
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.sums import Addend, Unit
@@ -129,13 +129,13 @@ def _certified(
     before = network.traffic
     own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
-    unit = agree_on_unit(network, A) if network.reliable else None
-    fresh = _fresh(A, X, own, tracked, network, goal, unit)
+    units = agree_on_units(network, A) if network.reliable else ProductUnits()
+    fresh = _fresh(A, X, own, tracked, network, goal, units)
     found = fresh.found
     if previous is not None and fresh.residual <= _sine(goal.tol) * (fresh.theta_low - previous.bound):
         found = _with_previous_bound(found, previous)
     elif X.shape[1] < X.shape[0]:
-        found = _probed(A, X, network, fresh, goal, unit)
+        found = _probed(A, X, network, fresh, goal, units)
     angle = tangent_bound(fresh.residual, fresh.theta_low - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
@@ -243,7 +243,7 @@ def _fresh(
     tracked: Array | None,
     network: Network,
     goal: _Goal,
-    unit: Unit | None,
+    units: ProductUnits,
 ) -> _Fresh:
     """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
     k, m = X.shape[1], network.n_agents
@@ -255,7 +255,7 @@ def _fresh(
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
     noise = 2.0 * EPS * float(highest[1])
 
-    request, addends = _Request(X, goal, noise), _addends(AX, tracked, A.row_counts, rounding, unit)
+    request, addends = _Request(X, goal, noise), _addends(AX, tracked, A.row_counts, rounding, units)
     rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * request.accuracy, EPS), 1e-3))
     mean, derived = average_and_derive(network, addends, rounds, request.enough, request.numbers, k + 4)
     if not network.is_leader_local:
@@ -297,19 +297,20 @@ def _fresh(
 
 
 def _addends(
-    AX: Array, tracked: Array | None, rows: npt.NDArray[np.int64] | None, rounding: Rounding, unit: Unit | None
+    AX: Array, tracked: Array | None, rows: npt.NDArray[np.int64] | None, rounding: Rounding, units: ProductUnits
 ) -> list[Addend]:
     """Return the numbers of the local agents that are averaged: products, drifts, row counts and rounding errors."""
-    *B, d, k = AX.shape
+    B = AX.shape[:-2]
     extras = np.zeros((*B, 4))
     extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
     if rows is not None:
         extras[..., 0], extras[..., 1] = 1.0, rows
-    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
-    units = unit and unit.per_column(k)
+    drifts = Addend("drifts", np.zeros((*B, 0))) if tracked is None else Addend("drifts", tracked.reshape(*B, -1))
+    if tracked is not None and tracked.shape == AX.shape:
+        drifts = units.addend("drifts", tracked)
     return [
-        Addend("products", AX.reshape(*B, d * k), unit=units),
-        Addend("drifts", drifts, unit=units if drifts.shape[-1] == d * k else None),
+        units.addend("products", AX),
+        drifts,
         Addend("row counts and rounding errors", extras, guess=_EXTRAS_UNIT, nonnegative=True),
     ]
 
@@ -320,7 +321,7 @@ def _probed(
     network: Network,
     fresh: _Fresh,
     goal: _Goal,
-    unit: Unit | None,
+    units: ProductUnits,
 ) -> Certificate:
     """Probe the space outside X and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
 
@@ -346,7 +347,7 @@ def _probed(
             seed=seed,
             accuracy=accuracy,
             rounding=noise,
-            unit=unit,
+            units=units,
             derive=lambda outside: findings(outside).numbers,
             size=lambda _: p + 3,
         )

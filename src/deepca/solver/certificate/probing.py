@@ -25,6 +25,7 @@ from deepca.consensus.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.consensus.exact import ProductUnits
 from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
 from deepca.network.sums import Addend, Unit
@@ -33,6 +34,7 @@ from deepca.operators.linalg import frobenius, orthonormal_part, project_out, sy
 
 __all__ = ["ProbeFindings", "ProbedSpectrum", "columns_for", "overlap", "probe"]
 
+_SIZES_UNIT = Unit(-240, 5)  # products outside the components may be tiny
 _MIN_COLUMNS = 8  # minimum number of columns of a block, even if k is smaller: fewer rounds outweigh longer messages
 
 
@@ -157,7 +159,7 @@ def probe(
     seed: int,
     accuracy: float,
     rounding: float = 0.0,
-    unit: Unit | None = None,
+    units: ProductUnits | None = None,
     derive: Callable[[ProbedSpectrum], Array] = lambda _: np.empty(0),
     size: Callable[[int], int] = lambda _: 0,
 ) -> Iterator[tuple[ProbedSpectrum, Array]]:
@@ -170,7 +172,7 @@ def probe(
 
     All agents use the leader's blocks, and the ``size(s)`` numbers that ``derive`` returns at the leader after products
     with s columns. Decisions must depend on these numbers only, since the bits of a ProbedSpectrum differ between
-    processors. Exact sums of products use ``unit``, from :func:`deepca.consensus.exact.agree_on_unit`.
+    processors. Exact sums of products use ``units``, from :func:`deepca.consensus.exact.agree_on_units`.
     """
     d, k = X.shape
     n, p = d - k, columns_for(k, d)
@@ -178,7 +180,7 @@ def probe(
     block = _first_block(X, network, p, seed)
     Q, BQ, error, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
-        addends = _products(A, block, X, network, unit)
+        addends = _products(A, block, X, network, units or ProductUnits())
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
@@ -209,14 +211,13 @@ def probe(
             return
 
 
-def _products(A: Operator, block: Array, X: Array, network: Network, unit: Unit | None) -> list[Addend]:
+def _products(A: Operator, block: Array, X: Array, network: Network, units: ProductUnits) -> list[Addend]:
     """Return the products with a block, and their sizes."""
     Y = A @ for_local_agents(block, network)
     sizes = np.asarray(frobenius(Y, axis=(-2, -1)))[..., None]
     if not network.reliable:  # small vectors mix faster; exact sums need products with bounded rows
         Y = project_out(Y, X)
-    units = unit and unit.per_column(block.shape[1])
-    return [Addend("products", Y.reshape(*network.batch, -1), unit=units), Addend("sizes", sizes, nonnegative=True)]
+    return [units.addend("products", Y), Addend("sizes", sizes, guess=_SIZES_UNIT, nonnegative=True)]
 
 
 def _first_block(X: Array, network: Network, p: int, seed: int) -> Array:
