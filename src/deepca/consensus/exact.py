@@ -14,7 +14,6 @@ from typing import Self
 
 import numpy as np
 
-from deepca._util.floats import EPS
 from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
@@ -40,7 +39,7 @@ __all__ = [
 
 _CONTROL_SEED = 6007  # seed of the control numbers, the same at all agents
 _BOUND = Unit(-64, 2)  # bounds of products need few digits
-_MAX_ROUNDING = 16.0 * EPS  # largest rounding error of a mean of products in one word, relative to the largest bound
+_MAX_AGENTS_IN_ONE_WORD = 256  # means of one word then have errors of at most about eps times the trace of the mean
 _CACHE_SIZE = 16  # maximum number of graphs whose weights are cached
 
 
@@ -226,8 +225,8 @@ def agree_on_units(network: Network, A: Operator) -> ProductUnits:
 
     The total over all agents of the bounds ``N_i`` fits three times over: an agent may send entries up to
     ``2 (b_ji + N_i / m)``, where ``b_ji`` is its own bound. Larger ones, from bounds that are wrong or outdated, make
-    agents find another unit. Numbers have one word, or two if rounding to it might be noticed. The units are unknown if
-    an agent has no bounds.
+    agents find another unit. Numbers have one word, or two if there are many agents, whose roundings may all be the
+    same. The units are unknown if an agent has no bounds.
     """
     m, bounds = network.n_agents, A.row_bounds()
     own = bounds if bounds is not None and np.isfinite(bounds).all() else None
@@ -243,9 +242,7 @@ def agree_on_units(network: Network, A: Operator) -> ProductUnits:
     N = total.value
     if counted.value[0] or own is None or not np.isfinite(N).all():
         return ProductUnits()
-    unit = Unit.holding(N)
-    if unit.rounding() > _MAX_ROUNDING * float(N.max(initial=0.0)) / m:
-        unit = Unit.holding(N, words=2)
+    unit = Unit.holding(N, words=1 if m <= _MAX_AGENTS_IN_ONE_WORD else 2)
     return ProductUnits(unit, 2.0 * (own + N / m))
 
 

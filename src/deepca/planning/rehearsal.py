@@ -310,7 +310,7 @@ class MessageLength:
         if self.used == self.d or nbytes < self.columns * shortest or one_per_agent:
             return nbytes
         triangle = self.used * (self.used + 1) // 2
-        if triangle <= nbytes // 8 <= triangle + 2:  # a covariance matrix
+        if triangle <= nbytes // 8 <= triangle + 3:  # a covariance matrix, two counts, and a gap on the way down
             return nbytes + 8 * (self.d * (self.d + 1) // 2 - triangle)
         columns, rest = divmod(nbytes, shortest)
         return 2 * columns * self.d + rest
