@@ -303,3 +303,15 @@ def test_weights_for_another_number_of_rows_are_rejected(size: int) -> None:
     """A source of unknown length is checked while it is read."""
     with raises(DataError, parameter="sample_weight", value=size):
         moments(in_blocks(rows(20, 3, 0), (5, 15)), np.ones(size))
+
+
+def test_the_stated_rounding_covers_means_whose_parts_cancel() -> None:
+    """A weighted mean of equal values is not exact, and its correction is rounded, too."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        value = float(rng.uniform(0.5, 1.0) * 10.0 ** rng.integers(-8, 9))
+        w = rng.uniform(0.0, 1.0, int(rng.integers(2, 12)))
+        found = moments(ArraySource(np.full((w.size, 1), value), "rows"), w)
+        error = Fraction(float(found.reference[0])) + Fraction(float(found.shift[0])) - Fraction(value)
+        assert abs(float(error)) <= found.mean_rounding[0]
+        assert np.sqrt(found.squares[0]) <= found.rounding[0]

@@ -280,12 +280,13 @@ def _dense_moments(block: Array, w: Array | None, weight: float, reference: Arra
     centred = np.subtract(block, reference, dtype=np.float64)
     shift = _mean(centred, w, weight)
     centred -= shift
-    squares = _squares(centred, w)
+    squares, moved = _squares(centred, w), np.abs(shift)
     if (weight * np.square(shift) > 4.0 * squares).any():  # the sum lost digits: centre once more
         reference, shift = _two_sum(reference, shift)
         centred = np.subtract(block, reference, dtype=np.float64) - shift
         more = _mean(centred, w, weight)
         centred -= more
+        moved = np.abs(shift) + np.abs(more)  # they may cancel
         shift, squares = shift + more, _squares(centred, w)
     products = None
     if scatter:
@@ -293,8 +294,8 @@ def _dense_moments(block: Array, w: Array | None, weight: float, reference: Arra
             centred *= np.sqrt(w)[:, None]
         products = centred.T @ centred
         squares = np.diagonal(products).copy()
-    rounding = UNIT * np.sqrt(squares + weight * np.square(shift))
-    error = rounding / np.sqrt(weight) + growth(len(block)) * np.abs(shift)
+    rounding = UNIT * np.sqrt(squares + weight * np.square(moved))
+    error = rounding / np.sqrt(weight) + growth(len(block)) * moved
     n = len(block) if w is None else int(np.count_nonzero(w))
     return Moments(n, weight, reference, shift, squares, products, rounding, error)
 
