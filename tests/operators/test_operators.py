@@ -14,11 +14,15 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import deepca
-from deepca import DeEPCA, FastMix
-from deepca._util.typing import Array
-from deepca.network import SimulatedNetwork
+from deepca import DeEPCA, FastMix, topology
+from deepca._util.typing import Array, csr
+from deepca.consensus.broadcasts import for_local_agents
+from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.operators import Form, Operator, as_operator, choose_form, from_linear_operators, from_matrices, from_rows
 from deepca.operators import split_rows as split
+from deepca.operators.dense_rows import DenseRows
+from deepca.operators.preparation import Preparation
+from deepca.operators.sparse_rows import SparseRows
 from tests.support.errors import raises
 from tests.support.helpers import worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
@@ -323,3 +327,26 @@ def test_splitting_as_in_the_paper_takes_the_first_rows() -> None:
         split(X, 3, rows_per_agent=7)
     with raises(deepca.errors.DataError, parameter="m", value=0):
         split(X, 0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["dense", "large", "sparse", "covariance"])
+def test_products_have_the_same_bits_with_and_without_other_agents(kind: str, k: int) -> None:
+    """Otherwise a simulation would not find the bits that separate agents find."""
+    rng, alone = np.random.default_rng(k), AgentNetwork(topology.complete(1), 0)
+    for d in rng.integers(3, 150, 12).tolist():
+        sizes = [int(n) * (40 if kind == "large" else 1) for n in rng.integers(2, 60, 5)]
+        mean, weights = rng.standard_normal(d), tuple(rng.uniform(0.5, 2.0, n) for n in sizes)
+        prepare = Preparation((0.01 * mean, 1e-19 * mean), None, weights)
+        A: Operator
+        if kind == "sparse":
+            blocks = [csr(sparse.random_array((n, d), density=0.1, rng=rng, format="csr")) for n in sizes]
+            A = SparseRows(blocks, np.full(5, 0.3), single=False, prepare=prepare)
+        else:
+            rows = [rng.standard_normal((n, d)) for n in sizes]
+            A = DenseRows(rows, np.full(5, 0.3), single=False, workers=None, prepare=prepare)
+            A = from_matrices(A.dense()) if kind == "covariance" else A
+        P = np.linalg.qr(rng.standard_normal((d, min(k, d))))[0]
+        together = A @ for_local_agents(P, SimulatedNetwork(topology.complete(5)))
+        for j in range(5):
+            np.testing.assert_array_equal(A.agent(j) @ for_local_agents(P, alone), together[j])

@@ -92,8 +92,9 @@ class SparseRows(PreparedRows[Csr]):
         which = self._share.parts.index(part) if self._share.parts else 0
         Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, W.shape[-1]))
         if self._left is not None:
-            shift = np.swapaxes(W[part], -1, -2) @ self._left[part][..., None]  # μᵀW_j, one row per agent
-            Z -= np.repeat(shift[..., 0], np.diff(self._starts[part.start : part.stop + 1]), axis=0)
+            # μᵀW_j, one row per agent; BLAS may round it by the alignment in memory, which differs between engines
+            shift = np.einsum("jdk,jd->jk", W[part], self._left[part])
+            Z -= np.repeat(shift, np.diff(self._starts[part.start : part.stop + 1]), axis=0)
         return Z
 
     @cached_property
