@@ -107,7 +107,7 @@ TAGS: dict[str, tuple[str, Callable[[Tag], Tag]]] = {
 
 @contextmanager
 def tell_lie(lie: str) -> Iterator[None]:
-    """Patch this process so that its agent tells a lie such as ``model:mean``, ``array:NaN`` or ``leader:a bound``."""
+    """Patch this process so that its agent tells a lie: ``model:mean``, ``array:dtype``, ``leader:a bound``."""
     kind, _, what = lie.partition(":")
     makers: dict[str, Callable[[str], list[tuple[Any, str, Any]]]] = {
         "": lambda _: [],

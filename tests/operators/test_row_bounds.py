@@ -74,8 +74,8 @@ def test_sums_in_the_agreed_units_do_not_overflow_and_lose_no_digits(kind: str, 
         local = (scaled @ np.broadcast_to(w, (M, D, 1)))[..., 0]
         found, total = network.total(local, unit), local.sum(axis=0)
         error = np.linalg.norm(found - total)
-        assert error <= M * unit.rounding() + 1e-15 * np.linalg.norm(np.abs(local).sum(axis=0))
-        assert unit.rounding() <= 1e-16 * np.linalg.norm(np.linalg.norm(scaled.dense(), axis=-1))
+        assert error <= M * unit.rounding(D) + 1e-15 * np.linalg.norm(np.abs(local).sum(axis=0))
+        assert unit.rounding(D) <= 1e-16 * np.linalg.norm(np.linalg.norm(scaled.dense(), axis=-1))
 
 
 def test_operators_known_only_by_products_have_no_units() -> None:
@@ -87,12 +87,12 @@ def test_operators_known_only_by_products_have_no_units() -> None:
 def test_the_rounding_of_a_mean_is_bounded_even_if_all_agents_round_alike() -> None:
     rng = np.random.default_rng(0)
     unit = Unit(np.repeat([0, 3, -40], 20))
-    assert unit.rounding() == pytest.approx(0.5 * np.sqrt(20.0 * (1.0 + 64.0 + 4.0**-40)), rel=1e-15)
+    assert unit.rounding(60) == pytest.approx(0.5 * np.sqrt(20.0 * (1.0 + 64.0 + 4.0**-40)), rel=1e-15)
     for terms in (1, 2, 50):
         for alike in (True, False):
             x = rng.uniform(-1e6, 1e6, (1 if alike else terms, 60)) * np.ones((terms, 1))
             rounded = np.array([unit.decode(unit.encode(y))[0] for y in x])
-            assert np.linalg.norm(rounded.mean(axis=0) - x.mean(axis=0)) <= unit.rounding() * (1.0 + 1e-12)
+            assert np.linalg.norm(rounded.mean(axis=0) - x.mean(axis=0)) <= unit.rounding(60) * (1.0 + 1e-12)
 
 
 def test_many_agents_with_many_columns_need_two_words() -> None:
@@ -102,7 +102,7 @@ def test_many_agents_with_many_columns_need_two_words() -> None:
     unit = agree_on_units(network, A).unit
     assert unit is not None
     assert unit.words == 2
-    assert unit.rounding() <= 1e-30
+    assert unit.rounding(20) <= 1e-30
 
 
 def test_products_beyond_outdated_bounds_are_added_exactly() -> None:
@@ -122,4 +122,4 @@ def test_rows_without_entries_do_not_coarsen_the_units_of_others() -> None:
     A = from_matrices(np.diag([1e-20, 0.0, 1e-22])[None])
     unit = agree_on_units(SimulatedNetwork(topology.complete(1)), A).unit
     assert unit is not None
-    assert unit.rounding() <= 1e-36
+    assert unit.rounding(3) <= 1e-36

@@ -17,7 +17,7 @@ from deepca.consensus.mixer_state import mean_of
 from deepca.consensus.mixers import default_mixer
 from deepca.errors import NetworkError
 from deepca.network.base import Network
-from deepca.network.sums import Addend, Total, Unit
+from deepca.network.sums import Addend, Total
 from deepca.topology.graph import Topology
 
 __all__ = [
@@ -252,7 +252,7 @@ def common_average_and_derive(
 def _exact_and_derive(
     network: Network, addends: Sequence[Addend], derive: Callable[[AverageWithError], Array], size: int, made: int
 ) -> tuple[AverageWithError, Array]:
-    rounding = norm(np.array([a.unit.rounding() for a in addends if a.unit is not None]))
+    rounding = norm(np.array([a.unit.rounding(a.x.shape[-1]) for a in addends if a.unit is not None]))
 
     def average(mean: Array) -> AverageWithError:
         return AverageWithError(mean, np.zeros_like(mean), made, rounding=rounding)
@@ -266,13 +266,12 @@ def _joined(addends: Sequence[Addend]) -> Array:
     return np.concatenate([np.sum(addend.terms, axis=0) for addend in addends], axis=-1)
 
 
-def common_average(network: Network, x: Array, unit: Unit | None = None) -> Array:
+def common_average(network: Network, x: Array) -> Array:
     """Return the mean over all agents of ``x``, shape ``(*B, n)``, bitwise the same everywhere.
 
-    It is an exact sum if the graph is static and known, of values rounded to multiples of the unit if one is given.
-    Otherwise it is computed by mixing until agents agree to rounding.
+    It is an exact sum if the graph is static and known. Otherwise agents mix until they agree to rounding.
     """
-    return exact_average(network, x, unit) if network.adds_exactly else _common(network, x).mean
+    return exact_average(network, x) if network.adds_exactly else _common(network, x).mean
 
 
 def common_totals(network: Network, *addends: Addend) -> list[Total]:
@@ -283,7 +282,7 @@ def common_totals(network: Network, *addends: Addend) -> list[Total]:
     if network.adds_exactly:
         return network.totals(*addends)
     x = _joined(addends)
-    ends = np.cumsum([addend.terms[0].shape[-1] for addend in addends])
+    ends = np.cumsum([addend.x.shape[-1] for addend in addends])
     sums = np.split(network.n_agents * _common(network, x).mean, ends[:-1])
     return [Total(value, np.zeros_like(value)) for value in sums]
 

@@ -212,35 +212,27 @@ class ProductUnits:
 
     def addend(self, name: str, Y: Array) -> Addend:
         """Return an addend of products ``(*B, d, k)``, flattened."""
-        *B, d, k = Y.shape
-        if self.unit is None or self.limits is None:
-            return Addend(name, Y.reshape(*B, d * k))
-        return Addend(
-            name, Y.reshape(*B, d * k), unit=self.unit.per_column(k), limits=np.repeat(self.limits, k, axis=-1)
-        )
+        return Addend(name, Y.reshape(*Y.shape[:-2], -1), unit=self.unit, limits=self.limits)
 
 
 def agree_on_units(network: Network, A: Operator) -> ProductUnits:
     """Agree on the units of sums of products with the ``A_j``, from bounds on their entries, in one exact sum.
 
-    The total over all agents of the bounds ``N_i`` fits three times over: an agent may send entries up to
-    ``2 (b_ji + N_i / m)``, where ``b_ji`` is its own bound. Larger ones, from bounds that are wrong or outdated, make
-    agents find another unit. Numbers have one word, or two if there are many agents, whose roundings may all be the
-    same. The units are unknown if an agent has no bounds.
+    Each agent may send entries of up to ``2 (b_i + N_i / m)`` in row i, where ``b_i`` is its own bound and ``N_i`` the
+    sum of the bounds of all agents, so sums cannot overflow. If an entry is larger, since a bound is wrong or outdated,
+    agents find another unit. Numbers have one word, or two if there are many agents, since all of them may round alike.
+    The units are unknown if an agent has no bounds.
     """
     m, bounds = network.n_agents, A.row_bounds()
-    own = bounds if bounds is not None and np.isfinite(bounds).all() else None
-    unknown = Addend(
-        "counts of operators without bounds",
-        np.full((*network.batch, 1), float(own is None)),
-        unit=COUNT,
-        nonnegative=True,
+    known = bounds is not None and bool(np.isfinite(bounds).all())
+    own = bounds if bounds is not None and known else np.zeros((*network.batch, A.d))
+    lacking = np.full((*network.batch, 1), float(not known))
+    counted, total = network.totals(
+        Addend("counts of operators without bounds", lacking, unit=COUNT, nonnegative=True),
+        Addend("bounds of products", own, guess=_BOUND, digits=8, nonnegative=True),
     )
-    zeros = np.zeros((*network.batch, A.d))
-    products = Addend("bounds of products", zeros if own is None else own, guess=_BOUND, digits=8, nonnegative=True)
-    counted, total = network.totals(unknown, products)
     N = total.value
-    if counted.value[0] or own is None or not np.isfinite(N).all():
+    if counted.value[0] or not np.isfinite(N).all():
         return ProductUnits()
     unit = Unit.holding(N, words=1 if m <= _MAX_AGENTS_IN_ONE_WORD else 2)
     return ProductUnits(unit, 2.0 * (own + N / m))

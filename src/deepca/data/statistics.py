@@ -128,8 +128,8 @@ def agree_on_statistics(network: Network, local: Sequence[Moments], *, weighted:
         network.begin(network.epoch, 0, "mean")
         rows = Addend("row counts", n, unit=COUNT, nonnegative=True)
         weights = [Addend("weights", w, nonnegative=True)] if weighted else []
-        terms = [term for part in means for term in two_product(w, part)]
-        sums = Addend("sums of columns", *terms, guess=_SUMS_UNIT, digits=106)
+        first, *more = (term for part in means for term in two_product(w, part))
+        sums = Addend("sums of columns", first, tuple(more), guess=_SUMS_UNIT, digits=106)
         counts, *weighed, columns = common_totals(network, rows, *weights, sums)
         weights_total = weighed[0] if weighed else counts
         n_rows, weight = round(float(counts.value[0])), float(weights_total.value[0])

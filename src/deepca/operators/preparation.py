@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -175,10 +175,10 @@ class PreparedRows(Operator, Generic[R_]):
         bounds = lengths * frobenius(lengths, axis=-1)[:, None]
         return bounds if self.batch else np.asarray(bounds[0])
 
-    @cached_property
+    @property
+    @abstractmethod
     def _column_lengths(self) -> Array:
-        """Lengths of the columns of the weighted rows of every agent, ``(m, d)``, or bounds on them."""
-        raise NotImplementedError
+        """Lengths of the columns of the weighted rows of every agent, ``(m, d)``."""
 
     def _stack(self, found: Iterable[Array]) -> Array:
         """Stack arrays, one per agent, to shape ``(*B, …)``."""

@@ -86,7 +86,7 @@ def test_terms_are_added_without_rounding_and_the_remainder_is_returned(engine: 
 
     def work(network: Network) -> Array:
         ones = Addend("ones", np.ones((*network.batch, 1)), unit=COUNT)
-        count, total = network.totals(ones, Addend("numbers", x[network.local], tiny[network.local]))
+        count, total = network.totals(ones, Addend("numbers", x[network.local], (tiny[network.local],)))
         found = np.stack([total.value, total.rest, np.repeat(count.value, 5)])
         return np.broadcast_to(found, (*network.batch, 3, 5))
 
@@ -212,12 +212,31 @@ def test_a_number_that_is_too_large_only_with_others_is_blamed_on_its_sender() -
     assert caught.value.agent == 0
 
 
+class _Picky(AgentNetwork):
+    """An agent that counts a number for which it claims to need another unit."""
+
+    def _sum_words(self, own: Words, *more: Any) -> tuple[Words, Words]:
+        own[1] += np.uint64(self.agent == 0 and own.size > 70)
+        return super()._sum_words(own, *more)
+
+
+def test_a_need_of_another_unit_without_a_number_is_an_error_of_the_network() -> None:
+    hub = MemoryHub(M, timeout=10.0)
+
+    def work(network: AgentNetwork) -> Array:
+        return _Picky(network.topology, network.agent, hub.transport(network.agent)).total(np.zeros(40))
+
+    with pytest.raises(NetworkError) as caught:
+        run_agents(topology.path(M), work, hub=hub)
+    assert caught.type is NetworkError
+
+
 def test_numbers_beyond_their_limits_are_added_in_another_unit() -> None:
     x = values()
-    limits = np.full(x.shape, 1e-3)
-    addend = Addend("numbers", x, unit=Unit(-70), limits=limits)
-    found = SimulatedNetwork(GRAPHS["ring"]).totals(addend)[0].value
-    np.testing.assert_array_equal(found, exact(x))
+    for parts in (1, 4, 40):  # of equal length, each with a limit and a unit
+        limits, unit = np.full((M, parts), 1e-3), Unit(np.full(parts, -70))
+        found = SimulatedNetwork(GRAPHS["ring"]).totals(Addend("numbers", x, unit=unit, limits=limits))[0].value
+        np.testing.assert_array_equal(found, exact(x))
 
 
 def test_arrays_of_another_shape_are_rejected() -> None:

@@ -35,8 +35,8 @@ class Unit:
 
     Parameters
     ----------
-    exponent : int or ndarray of int of shape (n,)
-        Exponent of the unit, or of the unit of every number.
+    exponent : int or ndarray of int of shape (r,)
+        Exponent of the unit, or those of the units of r parts of equal length: of n numbers, n / r share one.
     words : int, default=1
         Words per number.
 
@@ -74,7 +74,7 @@ class Unit:
 
     @classmethod
     def holding(cls, bounds: Array, words: int = 1) -> Unit:
-        """Return units, one per entry of ``bounds``, ``(n,)``, whose capacity is at least eight times the bounds.
+        """Return units, one per entry of ``bounds``, ``(r,)``, whose capacity is at least eight times the bounds.
 
         The unit of an entry with the bound zero is the smallest of the others.
         """
@@ -83,31 +83,33 @@ class Unit:
         return cls(exponents + 4 - 64 * words, words)
 
     @property
-    def counts(self) -> bool:
+    def is_count(self) -> bool:
         """True for the unit of counts."""
         return isinstance(self.exponent, int) and (self.exponent, self.words) == (0, 1)
 
-    def per_column(self, k: int) -> Unit:
-        """Return units for a flattened array ``(n, k)``, given the units of its n rows."""
-        return Unit(np.repeat(self.exponent, k), self.words)
-
-    def rounding(self) -> float:
+    def rounding(self, n: int) -> float:
         """Bound the norm of the rounding error of the mean of any number of vectors ``(n,)``: half that of all units.
 
         Roundings of different agents may be the same, so nothing is gained by averaging.
         """
-        exponents, counts = np.unique(self.exponent, return_counts=True)
-        if not exponents.size:
+        if n == 0:
             return 0.0
-        relative = zip(counts.tolist(), (exponents - exponents[-1]).tolist(), strict=True)
-        squares = math.fsum(math.ldexp(count, 2 * lower) for count, lower in relative)  # has the same bits everywhere
-        return math.ldexp(0.5 * math.sqrt(squares), int(exponents[-1]))
+        exponents = np.atleast_1d(self.exponent)
+        highest = int(exponents.max())
+        counts = enumerate(np.bincount(highest - exponents).tolist())
+        squares = math.fsum(math.ldexp(count, -2 * lower) for lower, count in counts)  # has the same bits everywhere
+        return math.ldexp(0.5 * math.sqrt(squares * (n // exponents.size)), highest)
+
+    def _exponents(self, n: int) -> int | Exponents:
+        """Return the exponent of the units of n numbers, or one for each of them."""
+        return self.exponent if isinstance(self.exponent, int) else np.repeat(self.exponent, n // self.exponent.size)
 
     def suits(self, x: Array, terms: int, digits: int = _DIGITS) -> npt.NDArray[np.bool_]:
         """Return which numbers keep so many binary digits, and cannot overflow in a sum of as many ``terms``."""
         size = np.abs(x)
-        smallest = np.ldexp(1.0, self.exponent + digits)
-        largest = np.ldexp(1.0, self.exponent + 64 * self.words - 1 - terms.bit_length())
+        exponent = self._exponents(x.shape[-1])
+        smallest = np.ldexp(1.0, exponent + digits)
+        largest = np.ldexp(1.0, exponent + 64 * self.words - 1 - terms.bit_length())
         return np.asarray((size == 0.0) | ((size >= smallest) & (size < largest)))
 
     def encode(self, x: Array) -> Words:
@@ -123,16 +125,17 @@ class Unit:
         ndarray of shape (..., L, n)
             The multiples, modulo ``2^(64 L)``.
         """
+        exponent = self._exponents(x.shape[-1])
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            scaled = np.multiply(x, np.ldexp(1.0, -np.asarray(self.exponent)))  # exact, but for over- and underflow
+            scaled = np.multiply(x, np.ldexp(1.0, -np.asarray(exponent)))  # exact unless it overflows or underflows
         largest = max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0)))
         if self.words == 1 and largest < 2.0**63:
             return np.asarray(np.rint(scaled, out=scaled).astype(np.int64).view(np.uint64)[..., None, :])
         if self.words <= _MAX_SPLIT_WORDS and largest < math.ldexp(1.0, 64 * self.words - 1):
             return _negate_where(x < 0.0, _split(np.rint(np.abs(scaled)), self.words))
-        mantissa, exponent = np.frexp(np.abs(x))
+        mantissa, power = np.frexp(np.abs(x))
         digits = np.ldexp(mantissa, _DIGITS).astype(np.uint64)
-        shift = exponent.astype(np.int64) - (_DIGITS + self.exponent)
+        shift = power.astype(np.int64) - (_DIGITS + exponent)
         return _negate_where(x < 0.0, _shifted_left(_shifted_right(digits, -shift), shift, self.words))
 
     def decode(self, words: Words) -> tuple[Array, Array]:
@@ -150,21 +153,22 @@ class Unit:
         rest : ndarray of shape (n,)
             What rounding removed, itself rounded: ``value + rest`` has 106 correct bits.
         """
+        exponent = self._exponents(words.shape[-1])
         if self.words == 1:
             q = words[0].view(np.int64)
             value = q.astype(np.float64)
             rest = (np.ldexp((q >> 32).astype(np.float64), 32) - value) + (q & 0xFFFFFFFF).astype(np.float64)
-            return np.ldexp(value, self.exponent), np.ldexp(rest, self.exponent)
+            with np.errstate(over="ignore"):
+                return np.ldexp(value, exponent), np.ldexp(rest, exponent)
         negative = _sign_bits(words)
         left, length = _left_aligned(_negate_where(negative, words))
-        top = left[-1]
-        below = left[-2] if self.words > 1 else np.zeros_like(top)
+        top, below = left[-1], left[-2]
         spare = 64 - _DIGITS
         digits, cut = top >> np.uint64(spare), top & np.uint64((1 << spare) - 1)
         half = np.uint64(1 << (spare - 1))
         beyond = left[:-1].any(axis=0)
         up = (cut > half) | ((cut == half) & (beyond | ((digits & np.uint64(1)) == 1)))
-        place = self.exponent + length - 64
+        place = exponent + length - 64
         with np.errstate(over="ignore"):
             value = np.ldexp((digits + up).astype(np.float64), place + spare)
         removed = cut.astype(np.int64) - (up.astype(np.int64) << spare)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.network.arrivals import MAX_COUNT
@@ -24,14 +25,16 @@ class Addend:
     ----------
     name : str
         What the numbers are called in error messages.
-    *terms : ndarray of shape (*B, n)
-        Each agent contributes their sum; each term is rounded to a multiple of the unit.
+    x : ndarray of shape (*B, n)
+        The numbers.
+    more : tuple of ndarrays of shape (*B, n), optional
+        Further numbers, which are added to x exactly.
     unit : Unit, optional
         Unit in which the total must not overflow, unless there are ``limits``. By default, one is found in which no
         number loses digits.
-    limits : ndarray of shape (*B, n), optional
-        Absolute values up to which the total cannot overflow in ``unit``. If a number of any agent is larger, another
-        unit is found.
+    limits : ndarray of shape (*B, r), optional
+        Absolute values up to which the total cannot overflow in ``unit``, for r parts of equal length. If a number of
+        any agent is larger, another unit is found.
     guess : Unit, default=WIDE
         The unit that is tried first, if none is given.
     digits : int, default=53
@@ -41,47 +44,44 @@ class Addend:
     """
 
     name: str
-    terms: tuple[Array, ...]
-    unit: Unit | None
-    limits: Array | None
-    guess: Unit
-    digits: int
-    nonnegative: bool
-
-    def __init__(
-        self,
-        name: str,
-        *terms: Array,
-        unit: Unit | None = None,
-        limits: Array | None = None,
-        guess: Unit = WIDE,
-        digits: int = 53,
-        nonnegative: bool = False,
-    ) -> None:
-        values = {"name": name, "terms": terms, "unit": unit, "limits": limits, "guess": guess}
-        for field, value in {**values, "digits": digits, "nonnegative": nonnegative}.items():
-            object.__setattr__(self, field, value)
+    x: Array
+    more: tuple[Array, ...] = ()
+    _: KW_ONLY
+    unit: Unit | None = None
+    limits: Array | None = None
+    guess: Unit = WIDE
+    digits: int = 53
+    nonnegative: bool = False
 
     @property
-    def certain(self) -> bool:
-        """True if the unit is given, and suits all numbers."""
+    def terms(self) -> tuple[Array, ...]:
+        """The arrays that each agent contributes the sum of."""
+        return self.x, *self.more
+
+    @property
+    def has_final_unit(self) -> bool:
+        """True if the unit is given and suits all numbers."""
         return self.unit is not None and self.limits is None
 
-    def in_unit(self, unit: Unit, terms: Sequence[Array] | None = None) -> Addend:
-        """Return an addend with the given unit, and other terms if given."""
-        return Addend(self.name, *(self.terms if terms is None else terms), unit=unit, nonnegative=self.nonnegative)
+    def in_unit(self, unit: Unit, suits: npt.NDArray[np.bool_] | bool = True) -> Addend:
+        """Return an addend with the given unit, and with zeros in place of numbers that it does not suit."""
+        terms = self.terms if np.all(suits) else tuple(np.where(suits, x, 0.0) for x in self.terms)
+        return replace(self, x=terms[0], more=terms[1:], unit=unit, limits=None)
 
     def fitted(self, agents: int) -> tuple[Addend, Array]:
         """Return the addend with a unit, and for each local agent how many numbers the unit does not suit, ``(*B,)``.
 
         Such numbers are replaced by zeros.
         """
-        if self.certain:
-            return self, np.zeros(self.terms[0].shape[:-1])
+        if self.has_final_unit:
+            return self, np.zeros(self.x.shape[:-1])
         size = np.asarray(sum(map(np.abs, self.terms)))
-        suits = self.guess.suits(size, agents, self.digits) if self.limits is None else size <= self.limits
-        terms = self.terms if suits.all() else [np.where(suits, x, 0.0) for x in self.terms]
-        return self.in_unit(self.unit or self.guess, terms), np.sum(~suits, axis=-1, dtype=np.float64)
+        if self.limits is None:
+            suits = self.guess.suits(size, agents, self.digits)
+        else:
+            parts = size.reshape(*self.limits.shape, -1)
+            suits = (parts <= self.limits[..., None]).reshape(size.shape)
+        return self.in_unit(self.unit or self.guess, suits), np.sum(~suits, axis=-1, dtype=np.float64)
 
     def encode(self) -> Words:
         """Return the sum of the terms, as integers."""
@@ -136,7 +136,7 @@ class SumLayout:
         return cls(
             ("number of agents", *(addend.name for addend in addends)),
             (COUNT, *units),
-            (1, *(addend.terms[0].shape[-1] for addend in addends)),
+            (1, *(addend.x.shape[-1] for addend in addends)),
             (True, *(addend.nonnegative for addend in addends)),
         )
 
@@ -205,6 +205,6 @@ class SumLayout:
             highest = words[-1].view(np.int64)
             if nonnegative and (highest < 0).any():
                 return f"a negative number in its {name}{_ALTERED}"
-            if unit.counts and (highest > MAX_COUNT).any():
+            if unit.is_count and (highest > MAX_COUNT).any():
                 return f"a number too large to be a count in its {name}{_ALTERED}"
         return ""

@@ -123,11 +123,11 @@ class Totals(Exchanges):
 
         Notes
         -----
-        Agents count numbers that the guess for an addend without unit does not suit. If there are any, agents count the
-        magnitudes that occur, and repeat the sum with a unit that suits all.
+        Agents count the numbers that a guessed unit does not suit, or that exceed their limits. If there are any, they
+        count the magnitudes that occur, and repeat the sum with a unit for all of them.
         """
         self._check_addends(addends, tree)
-        if all(addend.certain for addend in addends):
+        if all(addend.has_final_unit for addend in addends):
             return self._sums(addends, derive, size, tree)
         fitted, misfits = zip(*(addend.fitted(self.n_agents) for addend in addends), strict=True)
         counts = Addend("counts of numbers in other units", np.stack(misfits, axis=-1), unit=COUNT, nonnegative=True)
@@ -156,6 +156,11 @@ class Totals(Exchanges):
         ]
         totals, _ = self.totals_and_derive(counts, lambda totals: np.empty(0), 0, tree)
         bins = [np.flatnonzero(total.value) for total in totals]
+        if not all(used.size for used in bins):
+            raise NetworkError(
+                "agents counted numbers that need another unit, but no numbers other than zero: an agent runs altered "
+                "software; compare the versions and logs of all agents"
+            )
         return [
             addend.in_unit(Unit.spanning(int(used[0]), int(used[-1]), self.n_agents * len(addend.terms)))
             for used, addend in zip(bins, addends, strict=True)
@@ -170,27 +175,26 @@ class Totals(Exchanges):
         ones = COUNT.encode(np.ones((*self.batch, 1)))
         own = layout.pack([ones, *(addend.encode() for addend in addends)])
 
+        totals: list[Total] = []
+
         def derived_words(summed: Words) -> Words:
             derived = np.zeros(size)
-            if layout.agents(summed) == (tree.n_agents or layout.agents(summed)):
-                derived[:] = derive(layout.totals(summed))
+            if tree.n_agents in (None, layout.agents(summed)):
+                totals[:] = layout.totals(summed)
+                derived[:] = derive(totals)
             if np.isnan(derived).any():
                 raise self._not_finite_error("numbers that follow from sums", tree.root)
             return derived.view(np.uint64)
 
-        pending, self._sweeping = list(self._pending), True
-        try:
-            summed, derived = self._sum_words(own, layout, derived_words, size, tree)
-        finally:
-            self._sweeping = False
+        pending = list(self._pending)
+        summed, derived = self._sum_words(own, layout, derived_words, size, tree)
         self._complete_pending(pending)
-        counted = layout.agents(summed)
-        if counted != (tree.n_agents or counted):
+        if tree.n_agents not in (None, layout.agents(summed)):
             raise NetworkError(
-                f"a sum over {tree.n_agents} agents counted {counted} of them: a message was lost or altered; check "
-                "the network, then run again"
+                f"a sum over {tree.n_agents} agents counted {layout.agents(summed)} of them: a message was lost or "
+                "altered; check the network, then run again"
             )
-        return layout.totals(summed), derived.view(np.float64)
+        return totals or layout.totals(summed), derived.view(np.float64)
 
     def _not_finite_error(self, what: str, agent: int, index: int = -1) -> NotFiniteError:
         return NotFiniteError(
