@@ -28,6 +28,8 @@
         ├── PeerTimeout          a neighbour did not answer in time; has the agents awaited
         ├── PeerFailed           another agent of the same run failed
         ├── Contradiction        broadcast numbers are inconsistent with local ones; has the sender
+        ├── MaskError            a key for private sums is unusable; has the agent
+        ├── SumMismatch          a private sum does not add up; has the plan
         ├── EpochChanged         control flow: tracking must restart in a new epoch
         ├── Regroup              control flow: the agents must assemble again
         ├── Unfinished           the deadline passed; checkpoints remain
@@ -69,12 +71,14 @@ from deepca.errors.networking import (
     DisputedResult,
     EpochChanged,
     FrameError,
+    MaskError,
     NetworkError,
     PeerFailed,
     PeerFault,
     PeerTimeout,
     Refused,
     Regroup,
+    SumMismatch,
     Unfinished,
     WrongNetwork,
 )
@@ -95,6 +99,7 @@ __all__ = [
     "GapError",
     "InternalError",
     "InvalidInput",
+    "MaskError",
     "MassError",
     "MissingExtraError",
     "MixingError",
@@ -112,6 +117,7 @@ __all__ = [
     "Regroup",
     "RevocationListError",
     "StartError",
+    "SumMismatch",
     "TopologyError",
     "Unfinished",
     "WrongNetwork",

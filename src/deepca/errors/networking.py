@@ -10,12 +10,14 @@ __all__ = [
     "DisputedResult",
     "EpochChanged",
     "FrameError",
+    "MaskError",
     "NetworkError",
     "PeerFailed",
     "PeerFault",
     "PeerTimeout",
     "Refused",
     "Regroup",
+    "SumMismatch",
     "Unfinished",
     "WrongNetwork",
 ]
@@ -110,6 +112,44 @@ class Contradiction(NetworkError):
             The error.
         """
         return cls(sender, what, f"off by {departure:.1e}, but rounding explains at most {allowed:.1e}")
+
+
+class MaskError(NetworkError):
+    """A key for the masks of private sums cannot be used.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong with the key.
+    agent : int, optional
+        Index of the agent that sent it, if known.
+    """
+
+    def __init__(self, message: str, *, agent: int | None = None) -> None:
+        super().__init__(message)
+        self.agent = agent
+
+
+class SumMismatch(NetworkError):
+    """A private sum does not add up: a message was lost or altered, or agents were sent different totals.
+
+    Nobody can tell which agent is at fault.
+
+    Parameters
+    ----------
+    plan : bytes
+        Digest of the plan whose sums do not add up.
+    what : str
+        What does not add up.
+    """
+
+    def __init__(self, plan: bytes, what: str) -> None:
+        super().__init__(
+            f"the sums of plan {plan.hex()[:16]} do not add up ({what}): an agent altered or omitted a message, or sent "
+            "different totals to different agents; who did so cannot be known. Nothing was written; check all agents, "
+            "then run again"
+        )
+        self.plan, self.what = plan, what
 
 
 class EpochChanged(NetworkError):

@@ -68,6 +68,7 @@ class AgentNetwork(Network):
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         """Exchange x with the neighbours and average."""
+        self._check_open()
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
@@ -115,6 +116,7 @@ class AgentNetwork(Network):
 
     def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Exchange values in the pairs that include this agent, and skip all other pairs."""
+        self._check_open()
         self._check_epoch()
         first, y = self._round, x
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
@@ -129,6 +131,7 @@ class AgentNetwork(Network):
 
     def collect(self, x: Array, /) -> Array:
         """Return the values of the neighbours, which may be infinite."""
+        self._check_open()
         beside = self.neighbors
         received = self._exchange_array(_frozen_copy(x), self._links, with_pending=True, infinities=_BOTH_INFINITIES)
         self._advance_pending(1)
@@ -136,6 +139,7 @@ class AgentNetwork(Network):
 
     def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         """Send the compressed difference and update the copies of this agent's and its neighbours' values."""
+        self._check_open()
         _, incoming, _ = self._links
         before = Copies.continued(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
@@ -167,6 +171,8 @@ class AgentNetwork(Network):
                     self._blame(source, "an array where only values to agree on were expected")
             for message in received.values():
                 value = combine(value, message.riders[0])
+        if self._masks is not None:
+            self._masks.record(value)
         return value
 
     def reduce_later(self, x: Array, op: Op, /) -> PendingReduction:

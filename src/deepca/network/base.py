@@ -131,9 +131,13 @@ class Network(Totals):
         """Send the root's x down a tree in rounds with the given weights; all other agents pass zeros."""
         # remove negative zeros, whose sign adding a zero may flip, and infinities, which a zero weight turns into NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
-        for weights in rounds:
-            x = self.gossip(x, weights)
-        return _restore_infinities(self.unbatched(x))
+        with self.public_numbers():
+            for weights in rounds:
+                x = self.gossip(x, weights)
+        found = _restore_infinities(self.unbatched(x))
+        if self._masks is not None:
+            self._masks.record(found)
+        return found
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Run a mixer; an engine that knows the whole graph may apply its linear map in one step.
@@ -152,6 +156,7 @@ class Network(Totals):
         ndarray of shape (*B, …)
             Mixed values.
         """
+        self._check_open()
         if not mixer.reaches_all:
             return mixer.run(self, x, K)
         pending, self._sweeping = list(self._pending), True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -20,6 +21,9 @@ from deepca.network.sums.rounds import check_weights
 from deepca.network.traffic import Accounting
 from deepca.topology.graph import Topology
 
+if TYPE_CHECKING:
+    from deepca.network.sums.masks import SumMasks
+
 __all__ = ["Exchanges"]
 
 _ROUNDS_PER_EPOCH = 1 << 32  # more rounds than any epoch has, so that round numbers of different epochs do not overlap
@@ -31,6 +35,8 @@ class Exchanges(Accounting, ABC):
 
     reliable: bool = False
     collective: bool = False
+    _masks: SumMasks | None = None
+    _public = False
 
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         super().__init__(batch[0] if batch else 1)
@@ -55,6 +61,40 @@ class Exchanges(Accounting, ABC):
             Value of :attr:`deepca.topology.Topology.spectrum` on that processor.
         """
         self._topology = self._topology.with_spectrum(spectrum)
+
+    @property
+    def private(self) -> bool:
+        """True if the numbers of single agents are masked: only sums over all agents can be read."""
+        return self._masks is not None
+
+    def use_masks(self, masks: SumMasks) -> None:
+        """Mask what local agents add to exact sums from now on, and refuse to gossip.
+
+        Parameters
+        ----------
+        masks : SumMasks
+            Masks that all agents have agreed on; see :func:`deepca.network.make_private`.
+        """
+        self._masks = masks
+
+    @contextmanager
+    def public_numbers(self) -> Iterator[None]:
+        """Let a private network gossip numbers that follow from totals alone."""
+        before, self._public = self._public, True
+        try:
+            yield
+        finally:
+            self._public = before
+
+    def _check_open(self) -> None:
+        """Raise MixingError in a private network: gossip shows neighbours the numbers of an agent."""
+        if self._masks is not None and not self._public:
+            raise MixingError(
+                "gossip shows an agent's own numbers to its neighbours, so a private network only adds up; use "
+                'algorithm "krylov" or "covariance", or an open network (privacy = "open")',
+                parameter="privacy",
+                value="private",
+            )
 
     @property
     def n_agents(self) -> int:
@@ -109,6 +149,8 @@ class Exchanges(Accounting, ABC):
         if epoch != self.epoch:
             self._pending.clear()
             self.next_round = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
+            if self._masks is not None:
+                self._masks.enter(epoch)
         self.epoch, self._phase, self._t, self._round, self._pairs_averaged = epoch, phase, t, 0, 0
         self._announced = max(self._announced, epoch)
 

@@ -74,6 +74,7 @@ class SimulatedNetwork(Network):
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         """Multiply by the weights of the round, dense or sparse."""
+        self._check_open()
         self._check_epoch()
         payload = x[0].nbytes
         if weights is None:
@@ -88,6 +89,7 @@ class SimulatedNetwork(Network):
 
     def average_pairs(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         """Average disjoint pairs at once, which gives the same result as one pair after another."""
+        self._check_open()
         self._check_epoch()
         y = x.copy(order="K")
         for one, other in disjoint_groups(pairs, self.n_agents):
@@ -97,6 +99,7 @@ class SimulatedNetwork(Network):
 
     def collect(self, x: Array, /) -> Array:
         """Look up the values of the neighbours and count what separate agents would send."""
+        self._check_open()
         self._check_epoch()
         beside = self.neighbors
         self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._pending_bytes())
@@ -105,6 +108,7 @@ class SimulatedNetwork(Network):
 
     def gossip_compressed(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         """Encode and decode the messages of all agents, and mix the copies."""
+        self._check_open()
         self._check_epoch()
         before = Copies.continued(x, copies, 0, self._graph)
         messages = encode(x - before.own, code if before is copies else "float64", 1)
@@ -116,6 +120,7 @@ class SimulatedNetwork(Network):
 
     def allreduce_mean(self, x: Array, /) -> Array:
         """Compute the mean, counted as the ``⌈log₂ m⌉`` pairwise rounds that m processes would make."""
+        self._check_open()
         self._check_epoch()
         rounds = (self.n_agents - 1).bit_length()
         self._count(rounds=rounds, messages=rounds * self.n_agents, payload=x[0].nbytes)
@@ -156,6 +161,7 @@ class SimulatedNetwork(Network):
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Run a mixer, collapsed to one matrix where that is cheaper."""
+        self._check_open()
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
         # a matrix for a K that may not recur is worthwhile only if it is cheap to compute

@@ -14,7 +14,20 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["BINS", "COUNT", "WIDE", "Unit", "Words", "add_words", "bins_of", "carry", "carry_free", "sum_words"]
+__all__ = [
+    "BINS",
+    "COUNT",
+    "WIDE",
+    "Unit",
+    "Words",
+    "add_words",
+    "bins_of",
+    "carry",
+    "carry_free",
+    "negated",
+    "sum_words",
+    "weighted_sum",
+]
 
 Exponents = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -237,6 +250,28 @@ def carry(sums: Words) -> Words:
         carried[level + 1] += carried[level] >> np.uint64(32)
     carried &= np.uint64(0xFFFFFFFF)
     return np.asarray(carried[::2] | (carried[1::2] << np.uint64(32)))
+
+
+def negated(words: Words) -> Words:
+    """Return the negatives of integers ``(…, L, n)``, modulo ``2^(64 L)``."""
+    return _negate_where(np.ones((*words.shape[:-2], words.shape[-1]), dtype=np.bool_), words)
+
+
+def weighted_sum(words: Words, weights: Words) -> Words:
+    """Return ``Σ_e ρ_e q_e`` modulo ``2^(64 L)`` for integers ``(…, L, n)``, ``(…, L, 1)``.
+
+    The weights ρ ``(n,)`` have 64 bits if L = 1. Otherwise their lower halves are used, so that products fit into 64
+    bits. All are made odd: then no change of a single number leaves the sum as it was.
+    """
+    odd = weights | np.uint64(1)
+    if words.shape[-2] == 1:
+        return np.asarray((words * odd).sum(axis=-1, keepdims=True, dtype=np.uint64))
+    low = np.uint64(0xFFFFFFFF)
+    products = carry_free(words) * (odd & low)
+    sums = (products & low).sum(axis=-1, dtype=np.uint64)
+    sums[..., 1:] += (products >> np.uint64(32)).sum(axis=-1, dtype=np.uint64)[..., :-1]
+    flat = sums.reshape(-1, sums.shape[-1])
+    return np.asarray(carry(flat.T.copy()).T.reshape(*words.shape[:-2], words.shape[-2], 1))
 
 
 def _sign_bits(words: Words) -> npt.NDArray[np.bool_]:

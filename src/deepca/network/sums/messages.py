@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.network.arrivals import MAX_COUNT
-from deepca.network.sums.integers import COUNT, WIDE, Unit, Words, add_words, carry, carry_free
+from deepca.network.sums.integers import (
+    COUNT,
+    WIDE,
+    Unit,
+    Words,
+    add_words,
+    carry,
+    carry_free,
+    negated,
+    weighted_sum,
+)
 
 __all__ = ["Addend", "SumLayout", "Total"]
 
@@ -122,23 +134,37 @@ class SumLayout:
         Numbers in each part.
     nonnegative : tuple of bool
         Whether no number of the part is negative.
+    masked : bool, default=False
+        Whether messages are masked: then every part but the first ends with a check number, and only a total can be
+        read.
     """
 
     names: tuple[str, ...]
     units: tuple[Unit, ...]
     sizes: tuple[int, ...]
     nonnegative: tuple[bool, ...]
+    masked: bool = False
 
     @classmethod
-    def of(cls, addends: Sequence[Addend]) -> SumLayout:
+    def of(cls, addends: Sequence[Addend], *, masked: bool = False) -> SumLayout:
         """Return the layout for addends with units."""
         units = [addend.unit for addend in addends if addend.unit is not None]
         return cls(
             ("number of agents", *(addend.name for addend in addends)),
             (COUNT, *units),
-            (1, *(addend.x.shape[-1] for addend in addends)),
+            (1, *(addend.x.shape[-1] + masked for addend in addends)),
             (True, *(addend.nonnegative for addend in addends)),
+            masked,
         )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of units and sizes."""
+        digest = hashlib.sha256()
+        for unit, n in self._parts:
+            exponents = np.atleast_1d(np.asarray(unit.exponent, dtype="<i8"))
+            digest.update(np.array([unit.words, n, exponents.size], dtype="<i8").tobytes() + exponents.tobytes())
+        return digest.digest()
 
     @property
     def n_words(self) -> int:
@@ -169,13 +195,36 @@ class SumLayout:
     def totals(self, message: Words) -> list[Total]:
         """Decode the message of a whole sum."""
         parts = zip(self.units[1:], self.split(message)[1:], strict=True)
-        return [Total(*unit.decode(part)) for unit, part in parts]
+        return [Total(*unit.decode(part[:, :-1] if self.masked else part)) for unit, part in parts]
+
+    def with_checks(self, parts: Sequence[Words], weights: Words) -> list[Words]:
+        """Append a check number ``Σ_e ρ_e q_e`` to each part ``(…, L, n)`` but the first; ``weights`` are the ρ."""
+        starts = np.cumsum([0, *self.sizes[1:]])
+        return [
+            np.concatenate([part, weighted_sum(part, weights[start : start + part.shape[-1]])], axis=-1)
+            for part, start in zip(parts, starts, strict=False)
+        ]
+
+    def describe_total_fault(self, total: Words, weights: Words) -> str:
+        """Describe what is wrong with a total, whose addends were masked; return an empty string if nothing is."""
+        if not self.masked:
+            return ""
+        parts = self.split(total)[1:]
+        expected = self.with_checks([part[:, :-1] for part in parts], weights)
+        for name, part, right in zip(self.names[1:], parts, expected, strict=True):
+            if not np.array_equal(part, right):
+                return name
+        return self._describe_values(total)
 
     def add(self, own: Words, more: Words) -> Words:
         """Add two messages ``(N,)``."""
         if all(unit.words == 1 for unit in self.units):
             return own + more
         return self.pack([add_words(a, b) for a, b in zip(self.split(own), self.split(more), strict=True)])
+
+    def negated(self, message: Words) -> Words:
+        """Return the negative of a message ``(N,)``."""
+        return self.pack([negated(part) for part in self.split(message)])
 
     def carry_free_sum(self, messages: Words) -> Words:
         """Add the messages ``(m, N)`` of the local agents without carrying; such sums can be added one by one."""
@@ -199,10 +248,12 @@ class SumLayout:
         """
         if agents is not None and self.agents(message) != agents:
             return f"sums over {self.agents(message)} agents instead of {agents}{_ALTERED}"
-        for name, unit, nonnegative, words in zip(
-            self.names, self.units, self.nonnegative, self.split(message), strict=True
-        ):
-            highest = words[-1].view(np.int64)
+        return "" if self.masked else self._describe_values(message)
+
+    def _describe_values(self, message: Words) -> str:
+        parts = zip(self.names, self.units, self.nonnegative, self.split(message), strict=True)
+        for i, (name, unit, nonnegative, words) in enumerate(parts):
+            highest = (words[-1, :-1] if self.masked and i else words[-1]).view(np.int64)
             if nonnegative and (highest < 0).any():
                 return f"a negative number in its {name}{_ALTERED}"
             if unit.is_count and (highest > MAX_COUNT).any():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.errors import MixingError, NetworkError, NotFiniteError, ParameterError
+from deepca.errors import MixingError, NetworkError, NotFiniteError, ParameterError, SumMismatch
 from deepca.network.arrivals import is_finite
 from deepca.network.exchanges import Exchanges
 from deepca.network.sums.integers import COUNT, Unit, Words, bins_of
@@ -170,16 +170,15 @@ class Totals(Exchanges):
         self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, tree: SumTree | None
     ) -> tuple[list[Total], Array]:
         """Add up addends with units, and check that every agent contributed."""
-        layout = SumLayout.of(addends)
+        layout = SumLayout.of(addends, masked=self._masks is not None)
         tree = tree or sum_tree(self.topology, from_leader=size > 0)
-        ones = COUNT.encode(np.ones((*self.batch, 1)))
-        own = layout.pack([ones, *(addend.encode() for addend in addends)])
+        own, weights = self._packed(addends, layout)
 
         totals: list[Total] = []
 
         def derived_words(summed: Words) -> Words:
             derived = np.zeros(size)
-            if tree.n_agents in (None, layout.agents(summed)):
+            if tree.n_agents in (None, layout.agents(summed)) and not layout.describe_total_fault(summed, weights):
                 totals[:] = layout.totals(summed)
                 derived[:] = derive(totals)
             if np.isnan(derived).any():
@@ -194,7 +193,24 @@ class Totals(Exchanges):
                 f"a sum over {tree.n_agents} agents counted {layout.agents(summed)} of them: a message was lost or "
                 "altered; check the network, then run again"
             )
+        self._check_total(summed, derived, layout, weights)
         return totals or layout.totals(summed), derived.view(np.float64)
+
+    def _packed(self, addends: Sequence[Addend], layout: SumLayout) -> tuple[Words, Words]:
+        """Return the messages of the local agents, masked in a private network, and the weights of check numbers."""
+        ones, parts = COUNT.encode(np.ones((*self.batch, 1))), [addend.encode() for addend in addends]
+        if self._masks is None:
+            return layout.pack([ones, *parts]), np.empty(0, dtype=np.uint64)
+        weights = self._masks.weights(layout)
+        return self._masks.hide(layout.pack([ones, *layout.with_checks(parts, weights)]), layout), weights
+
+    def _check_total(self, summed: Words, derived: Words, layout: SumLayout, weights: Words) -> None:
+        """Raise SumMismatch unless the total of a private network is that of what its agents added."""
+        if self._masks is None:
+            return
+        if wrong := layout.describe_total_fault(summed, weights):
+            raise SumMismatch(self._masks.plan, wrong)
+        self._masks.record(layout.digest, summed, derived)
 
     def _not_finite_error(self, what: str, agent: int, index: int = -1) -> NotFiniteError:
         return NotFiniteError(

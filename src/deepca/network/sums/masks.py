@@ -1,0 +1,247 @@
+"""Hide what single agents add to an exact sum, by pairwise masks that cancel in the total.
+
+Every pair of agents (i, j) that mask each other shares a secret, from an X25519 exchange of keys that live as long as
+the process. For every sum, both expand it to a keystream as long as their messages; i adds it and j subtracts it, modulo
+``2^(64 L)``. A masked message is uniformly random to everybody who lacks the secrets, and the total is not changed.
+
+The keystream of sum number c depends on everything that is public and happened before::
+
+    h_0     = SHA-256(plan, epoch)                         the plan covers all public keys
+    key_c   = HKDF-SHA256(secret_ij, salt = plan, info = (i, j, c, h_c, layout of sum c))
+    mask_c  = AES-256-CTR(key_c)
+    h_{c+1} = SHA-256(h_c, layout of sum c, total c, numbers that follow from it)
+
+Broadcast numbers enter h, too. So no key masks two messages, and an agent that was sent another total, other units or
+another block than its peers turns the next total into noise. That is detected by check numbers: every agent adds
+``Σ_e ρ_e q_e`` to its numbers q, with public random ρ, and the total has to satisfy the same equation. An altered or
+missing message passes with a probability of about 2⁻⁶⁴.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepca.errors import MaskError, MissingExtraError
+from deepca.network.sums.integers import Words
+from deepca.network.sums.messages import SumLayout
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+__all__ = ["ALL_PAIRS", "KEY_BYTES", "EphemeralKey", "SumMasks", "partners"]
+
+KEY_BYTES = 32
+"""Length of a public X25519 key."""
+ALL_PAIRS = 64
+"""Largest number of agents of which every pair shares a mask."""
+_LABEL = b"deepca sum masks 1"
+_COLLUDING_SHARE = 1.0 / 3.0  # share of agents, chosen at random, that may pool what they know in larger networks
+_FAILURE_BITS = 40.0  # they isolate an honest agent with a probability of 2⁻⁴⁰
+
+Pair = tuple[int, int]
+
+
+class EphemeralKey:
+    """An X25519 key that is never stored; it lasts as long as the process.
+
+    Raises
+    ------
+    MissingExtraError
+        If ``cryptography`` is not installed.
+
+    Examples
+    --------
+    >>> here, there = EphemeralKey(), EphemeralKey()
+    >>> here.shared_secret(there.public) == there.shared_secret(here.public)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._private: X25519PrivateKey = _x25519().X25519PrivateKey.generate()
+
+    def __repr__(self) -> str:
+        """Return a text without the secret."""
+        return f"EphemeralKey({self.public.hex()})"
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied."""
+        raise TypeError("ephemeral keys cannot be stored or copied")
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    def shared_secret(self, public: bytes) -> bytes:
+        """Return the secret shared with the owner of a public key.
+
+        Raises
+        ------
+        MaskError
+            If the key is malformed or of low order, so that others would know the secret.
+        """
+        if public == self.public:
+            raise MaskError("the key for masks repeats the own one")
+        try:
+            return self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(public))
+        except ValueError:  # the exchange refuses an all-zero secret, which is that of every point of low order
+            raise MaskError(
+                "the key for masks is not a usable X25519 key" if len(public) != KEY_BYTES else "the key for masks is "
+                "a point of low order, with which everybody knows the secret"
+            ) from None
+
+
+class SumMasks:
+    """Masks of the local agents for the sums of one plan.
+
+    Parameters
+    ----------
+    secrets : mapping of (int, int) to bytes
+        Secrets of the pairs i < j that mask each other and contain a local agent.
+    local : sequence of int
+        Indices of the local agents.
+    plan : bytes
+        Digest of what all agents agreed on, including all public keys.
+
+    Notes
+    -----
+    Its state is the history of sums: agents have to make the same calls in the same order.
+    """
+
+    def __init__(self, secrets: Mapping[Pair, bytes], local: Sequence[int], plan: bytes) -> None:
+        self._secrets = dict(sorted(secrets.items()))
+        self._row = {agent: row for row, agent in enumerate(local)}
+        self.plan, self._epoch, self._count, self._history = plan, -1, 0, b""
+        self.enter(0)
+
+    def enter(self, epoch: int) -> None:
+        """Begin the history of an epoch; raise MaskError if it is not later than all before, whose keys are used up."""
+        if epoch <= self._epoch:
+            raise MaskError(f"epoch {epoch} of private sums began twice; start the agents again")
+        self._epoch, self._count = epoch, 0
+        self._history = hashlib.sha256(_LABEL + self.plan + epoch.to_bytes(8, "big")).digest()
+
+    @property
+    def history(self) -> bytes:
+        """Digest of everything public so far, and of the plan."""
+        return self._history
+
+    def weights(self, layout: SumLayout) -> Words:
+        """Return the weights ρ of the check numbers of the next sum, ``(N,)``."""
+        key = hashlib.sha256(b"check numbers" + self._history + layout.digest).digest()
+        return _keystream(key, layout.n_words)
+
+    def hide(self, messages: Words, layout: SumLayout) -> Words:
+        """Add masks to the messages of the local agents, ``(*B, N)``, and count the sum.
+
+        The number of agents that a message sums over, its first word, stays as it is.
+        """
+        rows = messages.reshape(-1, layout.n_words)
+        added, subtracted = np.zeros_like(rows), np.zeros_like(rows)
+        for (i, j), secret in self._secrets.items():
+            stream = _keystream(self._key(secret, (i, j), layout), layout.n_words)
+            for agent, masks in ((i, added), (j, subtracted)):
+                if (row := self._row.get(agent)) is not None:
+                    masks[row] = layout.add(masks[row], stream)
+        self._count += 1
+        found = [
+            layout.add(row, layout.add(plus, layout.negated(minus)))
+            for row, plus, minus in zip(rows, added, subtracted, strict=True)
+        ]
+        hidden = np.array(found, dtype=np.uint64)
+        hidden[:, 0] = rows[:, 0]
+        return hidden.reshape(messages.shape)
+
+    def record(self, *public: bytes | np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+        """Add numbers that all agents have received to the history."""
+        digest = hashlib.sha256(self._history)
+        for part in public:
+            data = part if isinstance(part, bytes) else np.ascontiguousarray(part).data.cast("B")
+            digest.update(len(data).to_bytes(8, "big"))
+            digest.update(data)
+        self._history = digest.digest()
+
+    def _key(self, secret: bytes, pair: Pair, layout: SumLayout) -> bytes:
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        place = b"".join(number.to_bytes(8, "big") for number in (*pair, self._count))
+        info = _LABEL + place + self._history + layout.digest
+        return HKDF(algorithm=SHA256(), length=32, salt=self.plan, info=info).derive(secret)
+
+
+def partners(n_agents: int, plan: bytes) -> frozenset[Pair]:
+    """Return the pairs i < j of agents that mask each other.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents, m.
+    plan : bytes
+        Public seed of the choice.
+
+    Returns
+    -------
+    frozenset of (int, int)
+        All pairs of up to 64 agents; beyond, the links of a random graph.
+
+    Notes
+    -----
+    The graph is a union of random cycles. Each agent has about ``(40 + log₂ m) / log₂(1/c)`` partners, so that a share
+    c = 1/3 of all agents, chosen at random, contains all partners of any honest agent with a probability of 2⁻⁴⁰ only.
+    Agents chosen with the graph in mind isolate an agent if they are all of its partners.
+
+    Examples
+    --------
+    >>> sorted(partners(3, b"plan"))
+    [(0, 1), (0, 2), (1, 2)]
+    """
+    if n_agents <= ALL_PAIRS:
+        return frozenset((i, j) for j in range(n_agents) for i in range(j))
+    degree = (_FAILURE_BITS + math.log2(n_agents)) / -math.log2(_COLLUDING_SHARE)
+    found: set[Pair] = set()
+    for cycle in range(math.ceil(degree / 2.0) + 1):  # one more, since cycles may share links
+        order = sorted(range(n_agents), key=lambda j: _place(plan, cycle, j))
+        found.update((min(i, j), max(i, j)) for i, j in zip(order, (*order[1:], order[0]), strict=True))
+    return frozenset(found)
+
+
+def common_plan(keys: Iterable[bytes], about: bytes = b"") -> bytes:
+    """Return a digest of the public keys of all agents, in order, and of what else they agreed on.
+
+    Raises
+    ------
+    MaskError
+        If two agents have the same key; it names the second of them.
+    """
+    keys = tuple(keys)
+    for agent, key in enumerate(keys):
+        if (first := keys.index(key)) != agent:
+            raise MaskError(f"agents {first} and {agent} sent the same key for masks", agent=agent)
+    return hashlib.sha256(_LABEL + about + b"".join(keys)).digest()
+
+
+def _place(plan: bytes, cycle: int, agent: int) -> bytes:
+    return hashlib.sha256(plan + cycle.to_bytes(4, "big") + agent.to_bytes(4, "big")).digest()
+
+
+def _keystream(key: bytes, n_words: int) -> Words:
+    """Return that many words of AES-256 in counter mode; no key is used twice, so the counter starts at zero."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * n_words))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def _x25519() -> ModuleType:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import x25519
+    except ImportError as error:
+        raise MissingExtraError("private sums need cryptography; pip install 'deepca[agent]'") from error
+    return x25519
