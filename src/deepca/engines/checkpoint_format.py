@@ -116,6 +116,8 @@ class Checkpoint(CheckpointInfo):
         Digest of the network and the run, 32 bytes.
     state : State
         The State.
+    seed : int, default=0
+        Seed with which the run began.
 
     Raises
     ------
@@ -126,6 +128,7 @@ class Checkpoint(CheckpointInfo):
     data: bytes
     run: bytes
     state: State
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError unless digests have 32 bytes and the iteration is that of the State."""
@@ -148,6 +151,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     about = {
         "iteration": checkpoint.iteration,
         "k": checkpoint.k,
+        "seed": checkpoint.seed,
         **{name: getattr(checkpoint, name).hex() for name in ("key", "members", "data", "run")},
         "state": _encode(checkpoint.state, arrays),
     }
@@ -255,8 +259,9 @@ def parse_identity(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a Checkpoint other than its State; raise DamagedCheckpoint if they are malformed."""
     try:
         about: dict[str, Any] = {name: bytes.fromhex(header[name]) for name in ("key", "members", "data", "run")}
-        whole = {name: header[name] for name in ("iteration", "k")}
-        fits = set(header) == {*about, *whole, "state", "arrays"} and all(type(n) is int for n in whole.values())
+        whole = {"seed": 0} | {name: header[name] for name in ("iteration", "k")}
+        whole |= {name: header[name] for name in ("seed",) if name in header}  # files of version 0.1 have none
+        fits = {"seed", *header} == {*about, *whole, "state", "arrays"} and all(type(n) is int for n in whole.values())
         fits = fits and all(len(digest) == DIGEST_BYTES for digest in about.values())
     except (KeyError, TypeError, ValueError):
         fits = False

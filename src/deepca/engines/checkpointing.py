@@ -111,10 +111,16 @@ class CheckpointObserver:
         Digest of the run that the States belong to, which enters their keys; nothing is written while it is None.
     members : bytes, optional
         Digest of the sites whose rows the run uses.
+
+    Attributes
+    ----------
+    seed : int
+        Seed with which the run began.
     """
 
     def __init__(self, store: CheckpointStore, every: int, scope: bytes | None = None, members: bytes = b"") -> None:
         self._store, self._every, self._scope, self._members = store, every, scope, members
+        self.seed = 0
 
     def begin(self, start: Start) -> None:
         """Do nothing, since the store is ready."""
@@ -126,7 +132,7 @@ class CheckpointObserver:
             return
         k = state.W.shape[-1]
         key = hashlib.sha256(scope + f"{state.t}/{k}".encode()).digest()
-        store.write(Checkpoint(state.t, key, self._members, k, store.data, store.run, state))
+        store.write(Checkpoint(state.t, key, self._members, k, store.data, store.run, state, self.seed))
 
     def end(self, result: Result[Any]) -> None:
         """Do nothing, since checkpoints are kept until the result has been saved; see :meth:`clear`."""

@@ -303,7 +303,7 @@ class AddressInUse(InvalidInput):
 
 
 class OldResult(InvalidInput):
-    """A run of the same name finished earlier with different rows of this site.
+    """A run of the same name began or finished earlier with different rows of this site.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class OldResult(InvalidInput):
             f"with rows that differ from those in {data}" if known else f"and its rows cannot be compared with {data}"
         )
         super().__init__(
-            f"the run {run!r} finished earlier, {rows}; nothing was written. To compute with the current rows, "
+            f"the run {run!r} began earlier, {rows}; nothing was written. To compute with the current rows, "
             f"give the run another name at all sites, such as {another!r} (`run` in network.toml)"
         )
         self.run, self.another, self.known = run, another, known

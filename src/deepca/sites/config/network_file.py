@@ -40,10 +40,22 @@ from deepca.sites.config.toml import COMPONENTS, TomlTable, as_toml, duration_te
 from deepca.sites.config.toml_lines import Keys
 from deepca.topology.graph import Topology
 
-__all__ = ["EXAMPLE", "RESERVED_NAMES", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
+__all__ = [
+    "EXAMPLE",
+    "RESERVED_NAMES",
+    "NetworkFile",
+    "OnLoss",
+    "Privacy",
+    "SiteEntry",
+    "privacy_obstacle",
+    "read_network",
+    "write_network",
+]
 
 OnLoss = Literal["wait", "shrink"]
 """What to do when a site has been silent for longer than ``patience``."""
+Privacy = Literal["private", "open"]
+"""Whether sums hide what each site adds to them."""
 
 _NETWORK_KEYS = (
     "name",
@@ -58,11 +70,13 @@ _NETWORK_KEYS = (
     "max_iter",
     "topology",
     "edges",
+    "privacy",
     "on_loss",
     "patience",
     "checkpoint_every",
     "sites",
 )
+_PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")  # they send exact sums only
 _SETTING_KEYS = {"n_components": "components", "tol": "tolerance"}  # settings that have a different key in network.toml
 
 EXAMPLE = """\
@@ -80,6 +94,7 @@ topology = "ring"             # which sites are neighbours (see deepca topology)
 # messages = "float64"        # precision of gossip messages: float64, float32 or float16
 # seed = 0                    # for the starting point and random topologies
 # max_iter = 10000
+# privacy = "private"         # nobody sees the numbers of a site, only sums over all; or "open"
 # on_loss = "wait"            # wait for a lost site; or "shrink": a majority continues without it
 # patience = "60s"            # how long a neighbour may be silent before it counts as lost
 # checkpoint_every = 10       # iterations between checkpoints
@@ -118,6 +133,8 @@ class NetworkFile:
         A name that :func:`deepca.topology.from_name` accepts; None if ``edges`` are given instead.
     edges : tuple of (str, str), optional
         Pairs of neighbouring sites.
+    privacy : {"private", "open"}
+        Whether sums hide what each site adds to them.
     on_loss : {"wait", "shrink"}
         What to do when a site is lost.
     patience : float
@@ -145,6 +162,7 @@ class NetworkFile:
     max_iter: int = 10_000
     topology_name: str | None = None
     edges: tuple[tuple[str, str], ...] | None = None
+    privacy: Privacy = "private"
     on_loss: OnLoss = "wait"
     patience: float = 60.0
     checkpoint_every: int = 10
@@ -163,9 +181,19 @@ class NetworkFile:
             check(key, getattr(self, key), Integer(least))
         if not 0.0 < self.patience < math.inf:
             raise ParameterError("patience", self.patience, "a positive number of seconds, such as 60")
-        if self.on_loss not in get_args(OnLoss):
-            raise ParameterError("on_loss", self.on_loss, f"choose {' or '.join(get_args(OnLoss))}")
+        for key, choices in (("on_loss", get_args(OnLoss)), ("privacy", get_args(Privacy))):
+            if getattr(self, key) not in choices:
+                raise ParameterError(key, getattr(self, key), f"choose {' or '.join(choices)}")
         check_settings(self.settings)
+        if self.privacy == "private" and (
+            obstacle := privacy_obstacle(len(self.sites), self.algorithm, self.messages, self.on_loss)
+        ):
+            raise InvalidInput(
+                f"{obstacle}; add the line privacy = \"open\" to network.toml if neighbours may learn the numbers of "
+                "a site (docs/privacy.md), or change that",
+                parameter="privacy",
+                value=self.privacy,
+            )
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
                 raise InvalidInput(
@@ -280,6 +308,7 @@ class NetworkFile:
             "messages": self.messages,
             "seed": self.seed,
             "max_iter": self.max_iter,
+            "privacy": self.privacy,
             "on_loss": self.on_loss,
             "patience": float(self.patience),
             "checkpoint_every": self.checkpoint_every,
@@ -316,6 +345,19 @@ class NetworkFile:
             )
 
 
+def privacy_obstacle(n_sites: int, algorithm: str, messages: str, on_loss: str) -> str:
+    """Return why sums of such a network cannot hide what each site adds; an empty string if they can."""
+    if n_sites == 2:
+        return "private sums need at least three sites: each of two learns the other's numbers from the sum"
+    if algorithm not in _PRIVATE_ALGORITHMS:
+        return f"algorithm = {algorithm!r} gossips, which shows neighbours the numbers of a site"
+    if messages != "float64":
+        return f"messages = {messages!r} are those of gossip, which shows neighbours the numbers of a site"
+    if on_loss == "shrink":
+        return 'on_loss = "shrink" shows the numbers of a site that is lost, as the difference of two sums'
+    return ""
+
+
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -339,7 +381,7 @@ def read_network(path: Path) -> NetworkFile:
         "topology_name": table.text("topology", None),
         "edges": table.pairs("edges"),
     }
-    for key in ("run", "algorithm", "messages", "on_loss"):
+    for key in ("run", "algorithm", "messages", "privacy", "on_loss"):
         given[key] = table.text(key, None)
     for key in ("center", "scale"):
         given[key] = table.flag(key, None)
@@ -382,7 +424,7 @@ def write_network(path: Path, network: NetworkFile) -> None:
         entries.append(("topology", network.topology_name))
     if network.edges is not None:
         entries.append(("edges", [list(pair) for pair in network.edges]))
-    entries += [("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
+    entries += [("privacy", network.privacy), ("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
     entries.append(("checkpoint_every", network.checkpoint_every))
     text = "".join(f"{key} = {as_toml(value)}\n" for key, value in entries)
     for site in network.sites:

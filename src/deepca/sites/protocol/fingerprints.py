@@ -29,6 +29,7 @@ def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
     """Return what must be the same at all sites before a run: short values or hashes, keyed by name."""
     return {
         "version of deepca": __version__.encode(),
+        "privacy": network.privacy.encode(),
         "on_loss": network.on_loss.encode(),
         "patience": repr(float(network.patience)).encode(),
         "checkpoint_every": str(network.checkpoint_every).encode(),

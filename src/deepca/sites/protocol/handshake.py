@@ -14,7 +14,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 
 __all__ = ["NONCE_BYTES", "PROTOCOL", "Credentials", "Handshake"]
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol, which must be the same at both sites."""
 NONCE_BYTES = 32
 """Number of random bytes in a Challenge."""

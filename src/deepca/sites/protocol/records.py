@@ -64,7 +64,7 @@ class RecordedCheckpoint:
 
 @dataclass(frozen=True)
 class Offer:
-    """The states that a site can resume from.
+    """What a site brings to the next plan: the states that it can resume from, and its share of the seed.
 
     Parameters
     ----------
@@ -72,10 +72,13 @@ class Offer:
         Its checkpoints.
     reached : int
         Iteration of its newest state, in memory or on disk; −1 for none.
+    commitment : bytes
+        Commitment to the random number that this site adds to the seed of the next plan; empty in an open network.
     """
 
     kept: tuple[RecordedCheckpoint, ...] = ()
     reached: int = -1
+    commitment: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class Record:
     endorsement: Endorsement | None = None
     failure: Failure | None = None
     proposed: Endorsement | None = None
+    mask_key: bytes = b""
 
     @property
     def recency(self) -> tuple[Incarnation, int]:
@@ -173,6 +177,8 @@ class Record:
             endorsement=None if self.endorsement is None else self.endorsement.to_wire(),
             failure=None if self.failure is None else self.failure.to_wire(),
             proposed=None if self.proposed is None else self.proposed.to_wire(),
+            mask_key=self.mask_key,
+            commitment=self.offer.commitment,
         )
 
     @classmethod
@@ -189,7 +195,7 @@ class Record:
             or record.reached < -1
             or any(link >= sites for link in record.links)
             or len(record.plan) not in (0, 32)
-            or len(record.computed) not in (0, 32)
+            or any(len(part) not in (0, 32) for part in (record.computed, record.mask_key, record.commitment))
             or any(len(one.key) != 32 or len(one.members) != 32 or one.iteration < 0 for one in record.kept)
         )
         if malformed:
@@ -213,11 +219,12 @@ class Record:
             dict(record.fingerprint),
             record.epoch,
             record.plan,
-            Offer(kept, record.reached),
+            Offer(kept, record.reached, record.commitment),
             record.computed,
             endorsement,
             failure,
             proposed,
+            record.mask_key,
         )
 
 
@@ -241,6 +248,8 @@ class RunPlan:
         Iteration of that checkpoint; −1 for none.
     source : int
         Site whose W all members start from if they have no checkpoint in common; −1 for none.
+    mask_keys, commitments : tuple of bytes
+        The members' public keys for masks and commitments to random numbers; empty in an open network.
     """
 
     epoch: int
@@ -250,6 +259,8 @@ class RunPlan:
     resume: bytes = b""
     iteration: int = -1
     source: int = -1
+    mask_keys: tuple[bytes, ...] = ()
+    commitments: tuple[bytes, ...] = ()
 
     @cached_property
     def digest(self) -> bytes:
@@ -262,6 +273,8 @@ class RunPlan:
             self.resume.hex(),
             self.iteration,
             self.source,
+            [key.hex() for key in self.mask_keys],
+            [one.hex() for one in self.commitments],
         )
         return hashlib.sha256(json.dumps(content).encode()).digest()
 
@@ -391,4 +404,6 @@ class RecordTable:
             best.key if best is not None else b"",
             best.iteration if best is not None else -1,
             -1 if best is not None else source,
+            tuple(record.mask_key for record in records),
+            tuple(record.offer.commitment for record in records),
         )

@@ -175,7 +175,7 @@ class Sealed(_message.Message):
     def __init__(self, record: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "computed", "endorsement", "failure", "proposed")
+    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "computed", "endorsement", "failure", "proposed", "mask_key", "commitment")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,8 @@ class Record(_message.Message):
     ENDORSEMENT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    MASK_KEY_FIELD_NUMBER: _ClassVar[int]
+    COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     site: int
     incarnation: int
     boot: int
@@ -213,7 +215,9 @@ class Record(_message.Message):
     endorsement: Endorsement
     failure: Failure
     proposed: Endorsement
-    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., computed: _Optional[bytes] = ..., endorsement: _Optional[_Union[Endorsement, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., proposed: _Optional[_Union[Endorsement, _Mapping]] = ...) -> None: ...
+    mask_key: bytes
+    commitment: bytes
+    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., computed: _Optional[bytes] = ..., endorsement: _Optional[_Union[Endorsement, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., proposed: _Optional[_Union[Endorsement, _Mapping]] = ..., mask_key: _Optional[bytes] = ..., commitment: _Optional[bytes] = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("epoch", "plan", "members", "outcome")

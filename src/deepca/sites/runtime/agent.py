@@ -32,6 +32,7 @@ from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
 from deepca.sites.runtime.node.abort_reasons import for_others
+from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.row_digests import RowBoundPromiseStore, RowDigests
 from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
 from deepca.sites.transport.endpoint import peers_of
@@ -184,7 +185,10 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
     rows = RowDigests(site)
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
-    config = NodeConfig(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
+    private = PrivateSums(names, site.index) if network.privacy == "private" else None
+    mask_key = b"" if private is None else private.public_key
+    prints = fingerprint_of(network, source)
+    config = NodeConfig(names, site.index, network.links, run, prints, message_limit, mask_key)
     # the name does not depend on the rows: promises to other sites remain valid even if the data file changes
     result = f"result-{config.agreement_digest.hex()[:16]}"
     promise_store = RowBoundPromiseStore(result, site, rows, named_run)
@@ -194,7 +198,9 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         if site.checkpoints
         else CheckpointFolder(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
     )
-    job = SiteRun(network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every)
+    job = SiteRun(
+        network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every, private
+    )
     return _Parts(job, node, streams, promise_store, checkpoints)
 
 

@@ -69,7 +69,9 @@ class Assembly:
         self._config, self._policy, self._me = config, policy, config.me
         self._log = EventLogger(_logger, self.name(self._me))
         self.table = RecordTable(len(config.sites), config.edges)
-        self.record = Record(self._me, incarnation, fingerprint=config.fingerprint, epoch=epoch)
+        self.record = Record(
+            self._me, incarnation, fingerprint=config.fingerprint, epoch=epoch, mask_key=config.mask_key
+        )
         self.table.put(self.record)
         self.news = 1
         self.present = frozenset({self._me})

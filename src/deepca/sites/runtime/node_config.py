@@ -52,6 +52,8 @@ class NodeConfig:
         Digests or short texts that must be the same at all sites, keyed by name.
     message_limit : int
         Largest message body to accept, in bytes.
+    mask_key : bytes
+        Public key of this process for the masks of private sums; empty in an open network.
     """
 
     sites: tuple[str, ...]
@@ -60,6 +62,7 @@ class NodeConfig:
     network_digest: bytes
     fingerprint: Mapping[str, bytes]
     message_limit: int
+    mask_key: bytes = b""
 
     @property
     def agreement_digest(self) -> bytes:

@@ -115,14 +115,22 @@ class RowDigests:
 class RowBoundPromiseStore(FilePromiseStore):
     """Promises bound to rows: the digest is recorded before a result is stored, so no later agent signs for other rows.
 
-    ``run`` is the 32-byte digest of the run. OldResult is raised if the digest for a stored result is missing.
+    ``run`` is the 32-byte digest of the run. OldResult is raised if the digest for a stored result is missing. In a
+    private network, the digest is recorded before the first sum: sums over other rows of this site would show what has
+    changed.
     """
 
     def __init__(self, name: str, site: SiteFile, rows: RowDigests, run: bytes) -> None:
         super().__init__(site.state, name, site.site, len(site.network.sites))
-        self._rows, self._run = rows, run
+        self._rows, self._run, self._private = rows, run, site.network.privacy == "private"
         if self.kept.content is not None:
             rows.check_known(run)
+
+    def store_epoch(self, epoch: int, /) -> None:
+        """Record the digest of the rows in a private network, then store the epoch."""
+        if self._private:
+            self._rows.record(self._run)
+        super().store_epoch(epoch)
 
     def store_result(
         self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False

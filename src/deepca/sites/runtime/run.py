@@ -33,6 +33,7 @@ from deepca.errors import (
     NotFiniteError,
     PooledDataError,
     Regroup,
+    SumMismatch,
 )
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
@@ -44,6 +45,7 @@ from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import DecidedResult, Node
 from deepca.sites.runtime.node.abort_reasons import for_others
+from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.promise_store import PromiseStore
 from deepca.sites.runtime.site_engine import SiteEngine
 from deepca.solver.observers import Observer, Step
@@ -65,6 +67,7 @@ class SiteRun:
     settings: Settings
     source: Source
     every: int = 10  # iterations between checkpoints
+    private: PrivateSums | None = None  # keys of this process; None in an open network
 
     @cached_property
     def interval(self) -> int:
@@ -142,11 +145,14 @@ def run_site(
     checkpointer = _Checkpointer(checkpoints, job.interval)
     data: LocalData | None = None
     while True:
-        agreed = node.agree_on_plan(checkpointer.offer(), partial(_check_matches, job))
+        offer = checkpointer.offer(b"" if job.private is None else job.private.commit())
+        agreed = node.agree_on_plan(offer, partial(_check_matches, job))
         if isinstance(agreed, DecidedResult):
             return _site_result(agreed.content, compared=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
+            if job.private is not None:
+                job.private.begin(network, agreed)
             network.begin(agreed.epoch, 0, "spectrum")
             share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
@@ -154,7 +160,9 @@ def run_site(
                 data = read((job.source,), form=job.settings.form)
             k, d = job.settings.n_components, job.source.d
             checkpointer.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
-            mine = _model(job, agreed, _fitted(job, node, data, network, observers, checkpointer))
+            settings = _with_seed(job, network, agreed, checkpointer)
+            model = _fitted(settings, node, data, network, observers, checkpointer)
+            mine = _model(job, agreed, model, checkpointer.seed)
             decided = node.agree_on_result(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
@@ -164,8 +172,20 @@ def run_site(
         return _site_result(decided.content, compared=decided.compared)
 
 
+def _with_seed(job: SiteRun, network: AgentNetwork, plan: RunPlan, checkpointer: _Checkpointer) -> Settings:
+    """Return the settings with the seed of this run: in a private network, that of the checkpoint or a common new one.
+
+    No site can choose its rows to suit a seed that follows from random numbers of all sites.
+    """
+    if job.private is not None and not plan.resume:
+        checkpointer.seed = job.private.seed(network, plan, job.settings.seed or 0)
+    elif job.private is None:
+        checkpointer.seed = job.settings.seed or 0
+    return replace(job.settings, seed=checkpointer.seed)
+
+
 def _fitted(
-    job: SiteRun,
+    settings: Settings,
     node: Node,
     data: LocalData,
     network: AgentNetwork,
@@ -176,9 +196,9 @@ def _fitted(
     try:
         engine = SiteEngine(network)
         return fit(
-            data, network, job.settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
+            data, network, settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
         ).model
-    except (InvalidInput, NotFiniteError) as error:
+    except (InvalidInput, NotFiniteError, SumMismatch) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
             node.announce_failure(for_others(error), common=True)  # follows from numbers that all members agreed on
         raise  # other errors may concern this site alone, for example when it reads its rows again
@@ -250,7 +270,7 @@ class _Checkpointer(CheckpointObserver):
             usable = float(network.reduce(np.array([0.0 if found is None else 1.0]), "min")[0])
             if usable and found is not None:
                 self._checkpoints.keep_only(plan.resume)
-                self.newest = found.state
+                self.newest, self.seed = found.state, found.seed
                 return ResumePoint(state=found.state)
             who = "this" if found is None else "another"
             raise Regroup(f"{who} site cannot read the checkpoint that it offered")
@@ -277,11 +297,11 @@ class _Checkpointer(CheckpointObserver):
         """Return where the plan resumes; None for a fresh start."""
         return self._resume_point
 
-    def offer(self) -> Offer:
-        """Return the checkpoints of this site and the iteration that it has reached."""
+    def offer(self, commitment: bytes = b"") -> Offer:
+        """Return the checkpoints of this site, the iteration that it has reached, and its commitment for the seed."""
         kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
         on_disk = max((one.iteration for one in kept), default=-1)
-        return Offer(kept, on_disk if self.newest is None else self.newest.t)
+        return Offer(kept, on_disk if self.newest is None else self.newest.t, commitment)
 
     def state(self) -> State | None:
         """Return the newest state, from memory or disk."""
@@ -321,7 +341,8 @@ def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Calla
     for receiver, sender in zip(path[-2::-1], path[:0:-1], strict=True):
         keep = np.ones(network.n_agents)
         keep[receiver] = 0.0
-        x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
+        with network.public_numbers():  # W follows from sums
+            x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
         if network.agent == receiver and not is_valid(x):
             phase, iteration = network.phase_and_iteration
             raise BadArray(f"agent {sender}", f"{what}: {found}", phase=phase, iteration=iteration, agent=sender)
@@ -331,7 +352,7 @@ def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Calla
     return x
 
 
-def _model(job: SiteRun, plan: RunPlan, model: Model) -> Model:
+def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int) -> Model:
     """Add facts about the run to the model; all members know them, so that the models can be compared."""
     members = [job.sites[site] for site in plan.members]
     about = {
@@ -341,6 +362,8 @@ def _model(job: SiteRun, plan: RunPlan, model: Model) -> Model:
         "left_out": [name for name in job.sites if name not in members],
         "epoch": plan.epoch,
         "plan": plan.digest.hex(),
+        "privacy": "open" if job.private is None else "private",
+        "seed": seed,
     }
     return replace(model, about=about)
 
@@ -363,6 +386,7 @@ def _check_matches(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
             "run": about["run"] == job.run,
             "epoch": about["epoch"] == claim.epoch,
             "plan": about["plan"] == claim.plan.hex(),
+            "privacy": about["privacy"] == ("open" if job.private is None else "private"),
             "sites": found.members == tuple(job.sites[site] for site in claim.members),
             "sites left out": found.left_out == tuple(name for name in job.sites if name not in found.members),
             "columns": model.n_features == job.source.d and model.columns == job.source.columns,

@@ -15,6 +15,7 @@ from deepca.errors import (
     PeerFault,
     PooledDataError,
     Regroup,
+    SumMismatch,
     Unfinished,
 )
 from deepca.sites.protocol.records import Failure, RunPlan
@@ -140,7 +141,7 @@ class AbortReasons:
 
 def for_others(error: Exception) -> str:
     """Return a description of an error here for other sites, without any value or path of this site."""
-    if isinstance(error, PooledDataError | GapError | NotFiniteError):
+    if isinstance(error, PooledDataError | GapError | NotFiniteError | SumMismatch):
         return str(error)
     if isinstance(error, DataError):
         return "its rows cannot be used; the reason is in its own log"
