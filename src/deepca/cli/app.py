@@ -35,6 +35,7 @@ from deepca.cli.commands.trial import cluster, real_demo, trial
 from deepca.cli.common import check_output, errors, finite, require
 from deepca.cli.options import (
     ALGORITHM,
+    MAX_ROUNDS,
     OUTPUT,
     TOLERANCE,
     ComponentsOption,
@@ -167,7 +168,7 @@ _RoundsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        max=100_000,  # more would run for hours
+        max=MAX_ROUNDS,
         metavar="N",
         rich_help_panel=ALGORITHM,
         help="Gossip rounds per iteration for DePCA and for DeEPCA as printed in the paper.",
