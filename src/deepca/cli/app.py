@@ -18,7 +18,7 @@ from deepca import __version__
 from deepca._util.machine import launched_ranks
 from deepca._util.typing import Array
 from deepca._util.units import counted, format_bytes, plural
-from deepca.cli.command import MAX_WIDTH, Command, examples, in_options
+from deepca.cli.command import MAX_WIDTH, Command, Group, examples, in_options
 from deepca.cli.commands.agent import agent
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
@@ -63,8 +63,15 @@ _DIGITS_FEATURES = 64
 _SUMMARY = "Exact PCA over data that stays where it is, without a central server."
 
 app = typer.Typer(
+    cls=Group,
     name="deepca",
     help=_SUMMARY,
+    epilog=examples(
+        "deepca demo",
+        "deepca sample wine --agents 3 --out sites",
+        "deepca fit sites/*.csv -k 3 --scale --label-column class -o model.npz",
+        "deepca fit --help",
+    ),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
     rich_markup_mode=None,  # plain text: square brackets and colons are not markup
@@ -126,6 +133,8 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca join site.toml",
         "deepca join --sign request.csr --authority kits/authority",
         "deepca join site.toml --certificate north.pem",
+        "deepca join --revoke north --authority kits/authority",
+        "deepca join site.toml --revocation-list revoked.pem",
     ),
     doctor: (
         "deepca doctor site.toml",
