@@ -229,7 +229,7 @@ def demo(
 ) -> None:
     """Compare DeEPCA with other methods on the digits data.
 
-    Splits the digits data of scikit-learn over agents. DeEPCA, its predecessor DePCA and the centralized power method
+    Splits scikit-learn's digits data over agents. DeEPCA, its predecessor DePCA and the centralized power method
     start from the same point. The table shows the angle between each result and scikit-learn's PCA of the pooled rows.
 
     Without mpiexec, --engine mpi starts four ranks on this machine.
