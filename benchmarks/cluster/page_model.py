@@ -163,8 +163,8 @@ def _checked(costs: Costs, checks: Sequence[Check], cores: int) -> Table:
         rows.append((str(check.ranks), how, message, str(ratio), in_milliseconds(check.seconds)))
     note = (
         f"An iteration of DeEPCA with {in_bytes(ROW_BYTES)} of rows per rank, without shared memory. More than {cores} "
-        f"ranks share the {cores} cores: the prediction is multiplied by the number of ranks per core, and for every "
-        "wait the time to switch a core from one rank to another, measured in the same job, is added. "
+        f"ranks share the {cores} cores: the prediction is multiplied by the number of ranks per core, and each wait "
+        "adds the time to switch a core from one rank to another, measured in the same job. "
         f"Predicted over measured: {between(_ratios(costs, checks, cores))}."
     )
     header = ("ranks", "averaging", "message", "predicted / measured", "measured, ms")

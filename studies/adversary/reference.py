@@ -46,8 +46,8 @@ class Spectrum:
     roots : bool
         Whether singular values of a factor were computed, so that errors are relative to σ_1 instead of σ_1².
     rounding : float
-        Generous bound on the double-precision rounding error of eigenvalues; no larger eigenvalue may be reported
-        as lost in rounding.
+        Generous bound on the double-precision rounding error of eigenvalues; an eigenvalue above it must not be
+        reported as lost in rounding.
     """
 
     values: LongArray

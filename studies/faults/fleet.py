@@ -407,7 +407,7 @@ class Fleet:
         made.iterations = int(model.about["iterations"])
         members = [self.names.index(name) for name in made.members]
         if 2 * len(members) <= self.setup.sites:
-            made.problems.append(f"the {len(members)} members of the result are no majority")
+            made.problems.append(f"the {len(members)} members of the result are not a majority")
         if not model.status.ok:
             made.problems.append(f"result without a proof: {model.status}")
         rows = [self.rows[site] for site in members]

@@ -1,6 +1,6 @@
 """TCP proxies, one per link, that can block, delay or reset connections. TLS passes through them end to end.
 
-Blocking loses no data: what was held back arrives once the direction is released, if the receiver still exists. To a
+Blocking loses no data: the data held back arrive once the direction is released, if the receiver still exists. To a
 program, a temporary loss of packets looks the same, since TCP retransmits them.
 """
 

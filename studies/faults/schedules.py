@@ -334,7 +334,7 @@ def check_results(outcome: Outcome, rows: Sequence[Array]) -> None:
             if schedule.on_loss == "wait" and len(members) < len(rows):
                 outcome.problems.append(f"site {site} left sites out: {', '.join(ending.left_out)}")
             if 2 * len(members) <= len(rows):
-                outcome.problems.append(f"site {site}: the {len(members)} members of the result are no majority")
+                outcome.problems.append(f"site {site}: the {len(members)} members of the result are not a majority")
             pooled = np.vstack([rows[j] for j in members])
             error = _error(pooled, np.asarray(ending.model.components))
             if not error <= 1e-8:

@@ -56,12 +56,12 @@ class Drift:
 
     @property
     def eigenvalues(self) -> Array:
-        """Eigenvalues of the pooled covariance, the same at any time."""
+        """Eigenvalues of the pooled covariance, which do not change over time."""
         return np.concatenate([_TOP, np.linspace(_NEXT, _LEAST, self.d - self.k)])
 
     @property
     def steady(self) -> range:
-        """Batches of the rotation late enough that its start is forgotten."""
+        """Batches in the second half of the rotation, by which the effect of its start has faded."""
         return range((self.begins + self.ends) // 2, self.ends)
 
     def angle(self, t: int) -> float:

@@ -64,6 +64,7 @@ def test_demo_agrees_with_pooled_scikit_learn() -> None:
         (("--agents", "1798"), "1798"),
         (("--agents", "0"), "agent"),
         (("--rounds", "0"), "--rounds 0"),
+        (("--rounds", "1e20"), "--rounds 1e20: expected a whole number from 1 to 100000"),
         (("--tolerance", "2"), "--tolerance 2:"),
     ],
 )

@@ -440,7 +440,7 @@ def test_files_with_two_columns_of_the_same_name_are_rejected(tmp_path: Path) ->
     assert "var_names_make_unique" in str(caught.value)
 
 
-def test_column_names_are_absent_from_discreet_messages(tmp_path: Path) -> None:
+def test_column_names_are_absent_from_redacted_messages(tmp_path: Path) -> None:
     """The first line of a file without a header may be taken for names, so names may be values of the data."""
     (tmp_path / "a.csv").write_text("1.5,secret,1.5\n1,2,3\n")
     with raises(DataError, column="1.5") as caught:
@@ -837,7 +837,7 @@ def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "svm", ""])
-def test_values_are_attributes_of_an_error_but_absent_from_its_discreet_message(tmp_path: Path, ending: str) -> None:
+def test_values_are_attributes_of_an_error_but_absent_from_its_redacted_message(tmp_path: Path, ending: str) -> None:
     """Discreet messages go to logs that others read, so they must not quote values."""
     path = tmp_path / f"a.{ending}".rstrip(".")
     if ending == "parquet":
@@ -853,7 +853,7 @@ def test_values_are_attributes_of_an_error_but_absent_from_its_discreet_message(
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.svm", "a.npy", "a.parquet", "a.h5"])
-def test_infinite_values_are_absent_from_discreet_messages(tmp_path: Path, name: str) -> None:
+def test_infinite_values_are_absent_from_redacted_messages(tmp_path: Path, name: str) -> None:
     path, X = tmp_path / name, values()
     X[3, 4] = -np.inf
     WRITE[name](path, X)

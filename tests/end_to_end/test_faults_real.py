@@ -199,6 +199,6 @@ def test_the_report_marks_failed_assertions() -> None:
     assert section([good], (200, 200)).holds is True
 
 
-def test_waiting_in_vain_raises_hung(tmp_path: Path) -> None:
+def test_waiting_beyond_the_limit_raises_hung(tmp_path: Path) -> None:
     with Fleet(tmp_path / "f", Setup(agents=3)) as fleet, pytest.raises(Hung, match="no event within"):
         fleet.wait_until(lambda: False, 0.1, "no event")

@@ -74,7 +74,7 @@ class CheckpointLog:
         self.messages: list[str] = []
 
     @property
-    def keeping(self) -> CheckpointOptions:
+    def options(self) -> CheckpointOptions:
         return CheckpointOptions(self.folder, self.every, self.warnings.append, self.messages.append)
 
 
@@ -94,7 +94,7 @@ def run(
         settings,
         weights=weights,
         observers=() if stop_at is None else [AtIteration(stop_at, interrupt)],
-        checkpointing=None if log is None else log.keeping,
+        checkpointing=None if log is None else log.options,
     ).decomposition
 
 
@@ -180,7 +180,7 @@ def test_a_run_for_a_share_of_the_variance_resumes(tmp_path: Path) -> None:
                 super().observe(step)
 
     with pytest.raises(Interrupted):
-        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], checkpointing=log.keeping)
+        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], checkpointing=log.options)
     assert_same_bits(run(settings, log), undisturbed)
     assert log.messages == ["resuming from the checkpoint of iteration 10"]
     assert_right(undisturbed)
@@ -321,7 +321,7 @@ def run_separately(
     def work(network: AgentNetwork) -> Decomposition:
         j = network.agent
         observers = () if stop_at is None else [AtIteration(stop_at, interrupt)]
-        options = log[j].keeping
+        options = log[j].options
         return fit([sources(rows)[j]], network, settings, observers=observers, checkpointing=options).decomposition
 
     return deepca.run_agents(RING, work, timeout=60.0), log
@@ -446,7 +446,7 @@ def test_a_first_run_gives_no_warnings(tmp_path: Path) -> None:
             self.local = np.array([agent])
 
     for agent in (1, 0):
-        Checkpointer(log.keeping, Agent(agent), read([sources()[agent]]), FIXED)
+        Checkpointer(log.options, Agent(agent), read([sources()[agent]]), FIXED)
     assert log.warnings == []
 
 

@@ -300,7 +300,7 @@ def test_a_checkpoint_with_the_same_key_is_replaced(folder: Folder) -> None:
     assert loaded.state.W[0, 0] == 7.0
 
 
-def test_keep_until_discards_the_others(folder: Folder) -> None:
+def test_keep_only_discards_the_others(folder: Folder) -> None:
     found = folder.open()
     for t in (10, 20):
         found.write(made_of(small(t)))

@@ -300,7 +300,7 @@ def test_a_wait_beyond_the_timeout_ends_the_process(whom: object, said: str) -> 
         timeout=60.0,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"error: rank 3 has waited 0.3 s in iteration 7 (step) for {said}; the job is ended." in done.stderr
+    assert f"error: rank 3 has waited 0.3 s in iteration 7 (step) for {said}; terminating the job." in done.stderr
 
 
 def watchers() -> set[threading.Thread]:

@@ -376,7 +376,7 @@ def test_missing_eigenvalues_are_continued_geometrically() -> None:
     np.testing.assert_array_equal(values, [1.0, 0.5, 0.0, 0.0, 0.0])
 
 
-def test_stand_ins_have_the_given_spectrum_and_differ_like_samples() -> None:
+def test_surrogates_have_the_given_spectrum_and_differ_like_samples() -> None:
     values = 0.8 ** np.arange(15.0)
     few, many = (SurrogateAgents.of(values, 3, 200, rows, 0, 15) for rows in (10, 1000))
     for agents in (few, many):
@@ -391,7 +391,7 @@ def test_stand_ins_have_the_given_spectrum_and_differ_like_samples() -> None:
 
 
 @pytest.mark.parametrize("data", ["digits", "cancer", "cancer, scaled", "close"])
-def test_stand_ins_differ_about_as_much_as_sites_with_real_data(data: str) -> None:
+def test_surrogates_differ_about_as_much_as_sites_with_real_data(data: str) -> None:
     X, m = _rows(data), 20
     stack = np.stack([B.T @ B / len(B) for B in np.array_split(X - X.mean(axis=0), m)])
     values = np.linalg.eigvalsh(stack.mean(axis=0))[::-1]

@@ -120,7 +120,7 @@ def test_the_parts_of_the_time_depend_on_the_links() -> None:
 
 @pytest.mark.parametrize("name", ["torus:3x4", "star:12"])
 def test_a_plan_and_a_simulation_agree_on_a_uniform_network(name: str) -> None:
-    """A plan uses stand-ins instead of rows, and omits computing and preparation."""
+    """A plan uses surrogates instead of rows, and omits computing and preparation."""
     values, topology = 0.8 ** np.arange(20.0), tp.from_name(name)
     planned = deepca.plan(topology, 3, eigenvalues=values, latency=0.05, bandwidth=1e9, rows_per_agent=400)
     links = Links.of(topology, latency=0.05, bandwidth=1e9)

@@ -59,8 +59,8 @@ def available_memory() -> int:
 def keep_freed_memory(largest: int = 4 << 20) -> None:
     """Let malloc keep freed arrays of up to ``largest`` bytes for reuse (glibc only).
 
-    A message of a megabyte is copied a few times on its way. If each copy is returned to the system at once, allocating
-    the next costs a page fault for every 4 KB, which takes 15 times as long as the copy itself.
+    A message of a megabyte is copied a few times between sender and receiver. If each copy is returned to the system at
+    once, allocating the next costs a page fault for every 4 KB, which takes 15 times as long as the copy itself.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -64,7 +64,7 @@ class AcceleratedState(TrackedState):
     s : int
         Number of columns in the block, the same at every agent.
     a : float, default=0.0
-        Edge below which eigenvalues are damped, the same at every agent.
+        Upper end (edge) of the interval [0, a] in which eigenvalues are damped, the same at every agent.
     agreed : tuple of float, default=()
         Agent 0's Ritz values, as last received by all agents.
     asking : bool, default=False

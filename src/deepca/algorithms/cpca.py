@@ -1,4 +1,4 @@
-"""CPCA, the centralised power method on the pooled matrix: the paper's reference."""
+"""CPCA, the centralized power method on the pooled matrix: the paper's reference."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ def end_of_cluster(theta: Array, k: int) -> int:
 
 
 def _chi_quantile(failure: float) -> float:
-    """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, rounded to the same bits everywhere."""
+    """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, with the same bits on every processor."""
     return math.floor(math.sqrt(2.0 * float(gammaincinv(_N_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
 
 

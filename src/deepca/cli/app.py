@@ -18,7 +18,7 @@ from deepca import __version__
 from deepca._util.machine import launched_ranks
 from deepca._util.typing import Array
 from deepca._util.units import counted, format_bytes, plural
-from deepca.cli.command import MAX_WIDTH, Command, examples, in_options
+from deepca.cli.command import MAX_WIDTH, Command, Group, examples, in_options
 from deepca.cli.commands.agent import agent
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
@@ -35,6 +35,7 @@ from deepca.cli.commands.trial import cluster, real_demo, trial
 from deepca.cli.common import check_output, errors, finite, require
 from deepca.cli.options import (
     ALGORITHM,
+    MAX_ROUNDS,
     OUTPUT,
     TOLERANCE,
     ComponentsOption,
@@ -62,8 +63,15 @@ _DIGITS_FEATURES = 64
 _SUMMARY = "Exact PCA over data that stays where it is, without a central server."
 
 app = typer.Typer(
+    cls=Group,
     name="deepca",
     help=_SUMMARY,
+    epilog=examples(
+        "deepca demo",
+        "deepca sample wine --agents 3 --out sites",
+        "deepca fit sites/*.csv -k 3 --scale --label-column class -o model.npz",
+        "deepca fit --help",
+    ),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
     rich_markup_mode=None,  # plain text: square brackets and colons are not markup
@@ -125,6 +133,8 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca join site.toml",
         "deepca join --sign request.csr --authority kits/authority",
         "deepca join site.toml --certificate north.pem",
+        "deepca join --revoke north --authority kits/authority",
+        "deepca join site.toml --revocation-list revoked.pem",
     ),
     doctor: (
         "deepca doctor site.toml",
@@ -167,7 +177,7 @@ _RoundsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        max=100_000,  # more would run for hours
+        max=MAX_ROUNDS,
         metavar="N",
         rich_help_panel=ALGORITHM,
         help="Gossip rounds per iteration for DePCA and for DeEPCA as printed in the paper.",
@@ -219,7 +229,7 @@ def demo(
 ) -> None:
     """Compare DeEPCA with other methods on the digits data.
 
-    Splits the digits data of scikit-learn over agents. DeEPCA, its predecessor DePCA and the centralized power method
+    Splits scikit-learn's digits data over agents. DeEPCA, its predecessor DePCA and the centralized power method
     start from the same point. The table shows the angle between each result and scikit-learn's PCA of the pooled rows.
 
     Without mpiexec, --engine mpi starts four ranks on this machine.

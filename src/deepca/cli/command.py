@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from deepca.errors import DeepcaError, InvalidInput, ParameterError, TopologyError
 from deepca.solver import sentences
 
-__all__ = ["MAX_WIDTH", "Command", "examples", "in_options", "message_for"]
+__all__ = ["MAX_WIDTH", "Command", "Group", "examples", "in_options", "message_for"]
 
 MAX_WIDTH = 120  # columns of help; longer lines are hard to read
 
@@ -159,12 +159,16 @@ class Command(TyperCommand):
             formatter.buffer[:] = [part.replace(kept, space) for part in formatter.buffer]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples; a long command continues after a backslash."""
-        if self.epilog:
-            title, *commands = self.epilog.split("\n\n")
-            lines = [line for command in commands for line in _shell_lines(command.strip(), formatter.width - 4)]
-            with formatter.section(title.rstrip(":")):
-                formatter.write_text("\b\n" + "\n".join(lines))
+        """Write the examples."""
+        _write_examples(self.epilog, formatter)
+
+
+class Group(TyperGroup):
+    """Group of commands with examples at the end of its help."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        _write_examples(self.epilog, formatter)
 
 
 class _UsageError(typer.BadParameter):
@@ -180,6 +184,15 @@ class _UsageError(typer.BadParameter):
 def examples(*commands: str) -> str:
     """Return the epilog that shows these commands as examples."""
     return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])
+
+
+def _write_examples(epilog: str | None, formatter: Any) -> None:
+    """Write the examples in an epilog, if there is one; a long command continues after a backslash."""
+    if epilog:
+        title, *commands = epilog.split("\n\n")
+        lines = [line for command in commands for line in _shell_lines(command.strip(), formatter.width - 4)]
+        with formatter.section(title.rstrip(":")):
+            formatter.write_text("\b\n" + "\n".join(lines))
 
 
 def message_for(error: DeepcaError | OSError) -> str:

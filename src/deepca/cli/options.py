@@ -19,6 +19,7 @@ __all__ = [
     "ALGORITHM",
     "COMPONENTS",
     "DATA",
+    "MAX_ROUNDS",
     "NUMBER_OF_COMPONENTS",
     "OUTPUT",
     "TOLERANCE",
@@ -49,6 +50,7 @@ __all__ = [
 
 TOLERANCE = 1e-10
 TOPOLOGY = "erdos-renyi:0.5"
+MAX_ROUNDS = 100_000  # gossip rounds per iteration; more would run for hours
 VALIDITY_DAYS = 365  # of certificates and revocation lists
 NUMBER_OF_COMPONENTS = 5  # default of commands that can run without files; others require --components
 

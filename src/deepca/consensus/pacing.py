@@ -11,7 +11,7 @@ iteration (:func:`deepca.consensus.rates.tracking_rate`, which also shows which 
 
 *Later*, K follows from observation. The ratio q = disagreement/change shows what limits progress: the iteration itself
 (q ≪ 1, fewer rounds would do) or the mixing (q ≫ 1, more rounds are needed). If some ``A_j`` are indefinite, even a
-smaller disagreement does harm, so the limits on q are lower.
+smaller disagreement slows convergence, so the limits on q are lower.
 
 * If agents differ widely and do not approach each other, if disagreement grows, or if q is large, K increases at once,
   and the old K is avoided for a period that doubles every time.
@@ -116,7 +116,7 @@ class MatchedRounds:
         self._recent.clear()
 
     def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Add rounds if the iteration stagnates or disagreement does harm; otherwise follow the heterogeneity."""
+        """Add rounds if the iteration stagnates or disagreement slows it down; otherwise follow the heterogeneity."""
         self._recent.append(new)
         if self._stagnates(new):  # h is dominated by noise, too, and says little about K
             self._min_K = min(self.K + max(1, round(0.4 * self.K)), self._limit)
@@ -195,7 +195,7 @@ class SearchedRounds:
         self.K, self._since, self._trial, self._patience = K, t, None, _FIRST_AVOIDANCE
 
     def observe(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Add rounds if disagreement does harm, remove them if q is small, and try a neighbouring K in between."""
+        """Add rounds if disagreement slows progress, remove them if q is small, and try a neighbouring K in between."""
         if new.t <= self._since + 1 or not new.change > 0.0:
             return  # computed with another K
         self._seen.append(new)

@@ -12,7 +12,7 @@ __all__ = ["GrowingNpy", "read_header"]
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of a .npy file: its shape, whether the order is Fortran, and its dtype.
+    """Read the header of a .npy file: its shape, whether it is in Fortran order, and its dtype.
 
     The stream is left at the first value. Raise ValueError if the file is not in format 1.0 or 2.0.
     """

@@ -188,7 +188,7 @@ def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Arra
     """
     sizes, rounding = np.sqrt(of.squares_about(reference, shift)), of.rounding_about(reference, shift)
     if dense is not None:
-        # products with sparse rows are not centred where that adds rounding errors of at most this size
+        # products with sparse rows leave a column uncentred if that adds rounding errors of at most this size
         away = (
             0.0
             if dense

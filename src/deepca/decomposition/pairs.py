@@ -129,9 +129,10 @@ def order_of(values: Array, which: Which) -> npt.NDArray[np.int64]:
 
 
 def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float, failure: float) -> RitzPairs:
-    """Compute the Ritz pairs in the span of X, orthonormal ``(d, k)`` and the same everywhere, by two exact averages.
+    """Compute the Ritz pairs in the span of X, by two exact averages.
 
-    The second average is of fresh products ``A_j x_i``, so residuals do not rely on the state of the iterations.
+    X is orthonormal, ``(d, k)``, and the same at every agent. The second average is of fresh products ``A_j x_i``, so
+    residuals do not rely on the state of the iterations.
     """
     X, theta, _ = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")

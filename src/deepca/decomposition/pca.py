@@ -156,7 +156,7 @@ class PcaRun:
     def find_variance_share(self, wanted: float, start: Array | None) -> _PcaOutcome:
         """Find the fewest components that explain more than a share ``wanted`` of the total variance.
 
-        Coarse searches with increasing k find an upper bound on their number, since they never overestimate variances.
+        Coarse searches with increasing k find an upper bound on k, since they never overestimate variances.
         The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
         """
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)

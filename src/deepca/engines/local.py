@@ -292,7 +292,7 @@ class Engine:
             return tuple(in_order_of(first, source) for source in own)
 
     def total_traffic(self, own: Traffic) -> Traffic:
-        """Return the traffic of all ranks: messages and bytes are summed, rounds are the same everywhere.
+        """Return the traffic of all ranks: messages and bytes are summed, rounds are the same on every rank.
 
         Parameters
         ----------
@@ -322,7 +322,7 @@ def create_engine(name: str, *, allreduce: bool = False, timeout: float | None =
     name : {"simulator", "mpi"}
         Name of the engine.
     allreduce : bool, default=False
-        Compute exact averages by ``MPI_Allreduce``; MPI only.
+        Broadcast the numbers of one agent by ``MPI_Bcast`` instead of along a tree; MPI only.
     timeout : float or None, default=600.0
         Seconds that a rank waits for others before it ends the job; MPI only.
 

@@ -1,4 +1,4 @@
-"""Estimators with the interface of scikit-learn, which need the ``sklearn`` extra."""
+"""Estimators with scikit-learn's interface, which need the ``sklearn`` extra."""
 
 from deepca.estimators.eigen import DecentralizedEigen
 from deepca.estimators.pca import DecentralizedPCA

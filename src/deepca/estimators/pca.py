@@ -1,4 +1,4 @@
-"""PCA of distributed rows with the interface of scikit-learn. Needs the ``sklearn`` extra."""
+"""PCA of distributed rows, with scikit-learn's interface. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Projection(RowTransformer):
         return np.asarray(self._pca().get_precision())
 
     def to_sklearn(self) -> PCA:
-        """Return a fitted PCA of scikit-learn with the same scores.
+        """Return a fitted scikit-learn PCA with the same scores.
 
         Returns
         -------
@@ -139,7 +139,7 @@ class Projection(RowTransformer):
         return self._current().to_sklearn()
 
     def to_sklearn_pipeline(self) -> Pipeline:
-        """Return a fitted pipeline of scikit-learn with the same scores.
+        """Return a fitted scikit-learn pipeline with the same scores.
 
         Returns
         -------
@@ -150,5 +150,5 @@ class Projection(RowTransformer):
         return self._current().to_sklearn_pipeline()
 
     def _pca(self) -> PCA:
-        """Return a fitted PCA of scikit-learn for data that are already scaled, if the model scales columns."""
+        """Return a fitted scikit-learn PCA for data that are already scaled, if the model scales columns."""
         return self._current().to_sklearn_pipeline()[-1]

@@ -1,4 +1,4 @@
-"""Truncated SVD of a distributed matrix with the interface of scikit-learn. Needs the ``sklearn`` extra."""
+"""Truncated SVD of a distributed matrix, with scikit-learn's interface. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 
@@ -258,10 +258,10 @@ class DecentralizedSVD(RowTransformer):
             observers=progress_observers(bool(self.verbose)),
             **self._search_options(seed),
         ).required()
-        self._keep(found, float_type(*(source.dtype for source in sources)), columns)
+        self._set_attributes(found, float_type(*(source.dtype for source in sources)), columns)
         self.topology_, self._directions = topology, found.directions
 
-    def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], columns: Sequence[Index] | None) -> None:
+    def _set_attributes(self, found: SingularTriplets, dtype: np.dtype[Any], columns: Sequence[Index] | None) -> None:
         """Set the fitted attributes."""
         for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # left by a previous fit
             self.__dict__.pop(name, None)

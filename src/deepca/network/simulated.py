@@ -20,7 +20,7 @@ __all__ = ["SimulatedNetwork", "disjoint_groups"]
 
 _SPARSE_COST = 8  # dense multiply-adds that take as long as a sparse one (CSR times a tall block against dgemm)
 _MAX_DENSE_AGENTS = 2048  # a dense m × m matrix of this size takes 32 MB
-_CHEAP_COLLAPSE_AGENTS = 128  # largest m for which a matrix is worth computing even if its K does not recur
+_CHEAP_COLLAPSE_AGENTS = 128  # largest m for which a matrix is worth computing even if it is used only once
 _CACHED_MAPS = 8  # maximum number of matrices kept, one for each mixer and K
 
 

@@ -33,7 +33,7 @@ _MIN_SHARED_BYTES = 4 << 20  # smallest number of bytes read per product for whi
 
 @renamed_attributes(without="deflated")
 class Operator(ABC):
-    """The ``A_j`` of the local agents; ``A @ W`` multiplies agent by agent, ``(*B, d, k) → (*B, d, k)``.
+    """The ``A_j`` of the local agents; ``A @ W`` is ``A_j W_j`` for each of them, ``(*B, d, k) → (*B, d, k)``.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class MixedOperator(Operator):
         self.row_counts = np.array(counts, dtype=np.int64) if len(counts) == len(operators) else None
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply agent by agent."""
+        """Return ``A_j W_j`` for every agent."""
         return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
 
     def rounding(self) -> Rounding:

@@ -64,7 +64,7 @@ class Covariances(Operator):
         self._share = AgentPool(self.n_local, self.bytes_read, workers)
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply agent by agent, on several cores if that pays off."""
+        """Return ``A_j W_j`` for every agent, on several cores if that pays off."""
         # A_j is symmetric, so (A_j W_j)ᵀ = W_jᵀ A_j; BLAS is faster with the long side last
         Wt = np.swapaxes(W, -1, -2)
         if not self._share.parts:

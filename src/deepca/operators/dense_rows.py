@@ -63,7 +63,7 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         return agents, stack
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply agent by agent: those with few rows together, block by block the others."""
+        """Return ``A_j W_j`` for every agent: in one product for those with few rows, block by block for the others."""
         Wt = np.swapaxes(W, -1, -2).reshape(-1, W.shape[-1], self.d)
         out = np.zeros(Wt.shape)
         for agents, Y in self._stacks:

@@ -68,7 +68,7 @@ class SparseRows(PreparedRows[Csr]):
         self._transposed = [csr(X.T) for X in self._diagonal]
 
     def __matmul__(self, W: Array) -> Array:
-        """Multiply all agents, one block-diagonal product per core."""
+        """Return ``A_j W_j`` for every agent, from one block-diagonal product per core."""
         W3 = W.reshape(-1, *W.shape[-2:])
         out = np.empty(W3.shape)
         self._share.run(lambda part: self._multiply(part, W3, out))

@@ -272,7 +272,7 @@ class _Recorder:
         self.recorded: list[Csr] = []
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        """Record the weights."""
+        """Record the weights and return x unchanged."""
         if weights is not None:
             self.recorded.append(weights)
         return x

@@ -88,7 +88,7 @@ class SimulatedRun:
     phases : dict
         These seconds by phase: preparation, iterations and proof.
     bottlenecks : tuple of Bottleneck
-        Up to five links and agents that took most of the time, in descending order.
+        Up to five links and agents that took the most time, in descending order.
     curve : tuple of tuple
         Seconds, and largest tangent of any agent, after every iteration.
     """

@@ -318,7 +318,7 @@ def _push_apart(at: Array) -> Array:
 
 
 def _spacing(at: Array) -> float:
-    """Return the 10 % quantile of the distances to the nearest agent."""
+    """Return the 10th percentile of the distances from each agent to the nearest other one."""
     return float(np.quantile(_nearest(at), 0.1))
 
 

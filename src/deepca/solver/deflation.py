@@ -316,7 +316,10 @@ def count_independent(G: Array, e: float) -> tuple[int, float]:
 
 
 def _bound_leading(sigma: Array, residuals: Array, remaining: float, e: float) -> tuple[float, ...]:
-    """Bound ``tan θ_p`` of the first p columns, σ descending; ``remaining`` bounds all eigenvalues outside."""
+    """Bound ``tan θ_p`` of the first p columns for every p, given σ in descending order.
+
+    ``remaining`` is an upper bound on the eigenvalues outside the span of all columns.
+    """
     bounds = []
     for p in range(1, sigma.size + 1):
         if p == sigma.size and remaining == -math.inf:  # nothing lies outside

@@ -13,7 +13,7 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.typing import Csr, csr
 
-MAX_PORTABLE_AGENTS = 128  # largest number of agents for which eigenvalues are bit-identical everywhere
+MAX_PORTABLE_AGENTS = 128  # largest number of agents for which eigenvalues have the same bits on every processor
 _START_SEED = 7  # seed of the Lanczos start vector; fixed, so that every agent gets the same result
 
 
@@ -68,7 +68,8 @@ def _largest_eigenvalues(weights: Csr, m: int) -> npt.NDArray[np.complex128]:
     """Return two or three eigenvalues, among them the two of largest modulus."""
     try:
         return np.asarray(eigs(weights, k=2, which="LM", v0=np.ones(m), maxiter=500, return_eigenvectors=False))
-    except ArpackNoConvergence:  # long thin graphs: many have nearly the same modulus; the largest are near 1
+    except ArpackNoConvergence:
+        # on long thin graphs, many eigenvalues have nearly the same modulus; the largest are near 1
         found = eigs(weights.tocsc(), k=3, sigma=1.0 + 1e-3 / m, v0=np.ones(m), return_eigenvectors=False)
         return np.asarray(found)
 

@@ -256,6 +256,7 @@ def test_bad_values_are_located(tmp_path: Path) -> None:
         (("-k", "2", "--agents", "1000"), "1000"),
         (("-k", "2", "--algorithm", "magic"), "krylov"),
         (("-k", "2", "--rounds", "few"), "--rounds few"),
+        (("-k", "2", "--algorithm", "deepca", "--rounds", "100001"), "--rounds 100001: expected a whole number"),
         (("-k", "2", "--rounds", "3"), "--rounds 3: --algorithm auto selects krylov"),
         (("-k", "2", "--algorithm", "krylov", "--rounds", "3"), "--rounds 3: krylov averages exactly"),
         (("-k", "2", "--tolerance", "0"), "--tolerance 0"),

@@ -254,7 +254,7 @@ def test_a_rank_that_does_not_answer_ends_the_job(tmp_path: Path) -> None:
     done = failed(tmp_path, "sleeps", 1, "--algorithm", "deepca", "--topology", "complete", "--timeout", 4)
     assert_over(done, tmp_path, within=4.0 + WITHIN)
     said = re.findall(
-        r"error: rank (\d) has waited 4 s in iteration \d+ \(\w+\) for (.*?); the job is ended", done.stderr
+        r"error: rank (\d) has waited 4 s in iteration \d+ \(\w+\) for (.*?); terminating the job", done.stderr
     )
     assert said, done.said
     assert all(rank in "02" for rank, _ in said)

@@ -99,8 +99,8 @@ def run(
 ) -> None:
     """Run the agent of this site until there is a result.
 
-    Works with the agents of the other sites, which may be started in any order. Rows stay at the site. After a failure,
-    run the same command again.
+    Works together with the agents of the other sites, which may be started in any order. Rows stay at the site. After a
+    failure, run the same command again.
 
     Exit codes:
 

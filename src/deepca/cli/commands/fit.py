@@ -18,6 +18,7 @@ from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
     DATA,
+    MAX_ROUNDS,
     OUTPUT,
     TOLERANCE,
     TOPOLOGY,
@@ -394,7 +395,11 @@ def _split(rows: _Rows) -> tuple[Source, ...]:
 
 
 def _parse_rounds(given: str) -> int:
+    expected = f"expected a whole number from 1 to {MAX_ROUNDS}, or auto"
     try:
-        return int(given)
+        rounds = int(given)
     except ValueError:
-        raise ParameterError("rounds", given, "expected a whole number of at least 1, or auto") from None
+        raise ParameterError("rounds", given, expected) from None
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise ParameterError("rounds", given, expected)
+    return rounds

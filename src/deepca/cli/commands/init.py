@@ -28,7 +28,9 @@ def init(
     network: Annotated[
         Path | None,
         typer.Argument(
-            metavar="NETWORK", help="The network.toml, which defines the sites, the links and the result to compute."
+            metavar="NETWORK",
+            help="The network.toml, which defines the sites, the links and the result to compute. Required unless "
+            "--example is given.",
         ),
     ] = None,
     out: Annotated[
@@ -67,7 +69,7 @@ def init(
     """Create a private certificate authority and one kit per site.
 
     Each site receives its kit, a folder, and creates its private key there with deepca join. The key never leaves the
-    site; whoever keeps the folder "authority" signs the certificate that the site requests. With --trial, all keys are
+    site; whoever holds the folder "authority" signs the certificate that the site requests. With --trial, all keys are
     created here, so that sites can start at once.
     """
     with errors():

@@ -56,7 +56,7 @@ _BandwidthOption = Annotated[
     typer.Option(
         metavar="RATE",
         rich_help_panel=ALGORITHM,
-        help="Data that an agent can send per second, such as 30Mbit, 1Gbit or 2MB.",
+        help="Amount of data that an agent can send per second, such as 30Mbit, 1Gbit or 2MB.",
     ),
 ]
 _DimOption = Annotated[
@@ -88,7 +88,7 @@ _ProbeOption = Annotated[
     typer.Option(
         metavar="FILE",
         rich_help_panel=DATA,
-        help="Similar data, whose eigenvalues are used, in any format that deepca fit reads.",
+        help="Sample of similar data, from which eigenvalues are computed, in any format that deepca fit reads.",
     ),
 ]
 _ScaleOption = Annotated[

@@ -41,7 +41,7 @@ def sample(
     ] = "csv",
     quiet: SilentOption = False,
 ) -> None:
-    """Write an example data set of scikit-learn, one file per agent.
+    """Write a scikit-learn example data set, one file per agent.
 
     A column "class" contains the label of each row, except in .npy files, which cannot store text.
     """

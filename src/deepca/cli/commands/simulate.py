@@ -63,8 +63,8 @@ _DataArgument = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE",
-        help="One file per agent, or one file to split, in any format that deepca fit reads; by default, the digits "
-        "data of scikit-learn.",
+        help="One file per agent, or one file to split, in any format that deepca fit reads; by default, "
+        "scikit-learn's digits data.",
     ),
 ]
 _LinksOption = Annotated[

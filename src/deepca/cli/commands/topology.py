@@ -214,7 +214,7 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
         return [
             ("links", f"{net.n_edges:,}", "used in some round"),
             ("messages", f"{_messages(net):,.4g}", f"per round, on average{ways}"),
-            ("flooding", farthest, "rounds until any agent's value has reached all others"),
+            ("flooding", farthest, "rounds until the values of all agents have reached all others"),
             ("contraction", f"{net.lambda2:.6g}", "of disagreement per round, on average"),
         ]
     span, scope = _span(net.degrees)

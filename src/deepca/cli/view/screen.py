@@ -139,7 +139,7 @@ class _Picture:
         )
 
     def _links(self, room: int, width: int) -> list[RenderableType]:
-        """Return the table of links, as many as fit, those in trouble first."""
+        """Return the table of links, as many as fit, those with problems first."""
         links = sorted(self._now.links, key=lambda link: ("down", "silent", "up").index(link.state))
         troubled = sum(bool(link.why) for link in links)
         shown = links[: max(room - min(troubled, room // 2), 2)] if len(links) + troubled > room else links

@@ -189,5 +189,5 @@ def show_demo(console: Console, found: dict[str, Any], tol: float) -> None:
         ("model files", f"{found['model_files']}, identical byte for byte: sha256 {found['sha256'][:16]}…"),
     ):
         table.add_row(f"[dim]{name}[/]", value)
-    console.print("\n[bold]Digits data of scikit-learn, one process per agent[/]\n")
+    console.print("\n[bold]Digits data from scikit-learn, one process per agent[/]\n")
     console.print(table, highlight=False)

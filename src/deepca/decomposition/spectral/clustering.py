@@ -96,7 +96,7 @@ def spectral_clustering(
     Notes
     -----
     Rows of ``D^{−1/2} U`` are the points, with U the n_clusters smallest eigenvectors of ``I − D^{−1/2} W D^{−1/2}``.
-    k-means sums and counts each cluster over all agents, so that centres are bitwise identical everywhere. The first
+    k-means sums and counts each cluster over all agents, so that centres have the same bits at every agent. The first
     centres are drawn as by k-means++: every node i draws an exponential random number ``e_i``, seeded by its node
     number, and the node with the smallest ``e_i / d_i²`` is chosen, where ``d_i`` is its distance to the nearest
     centre. So node i is chosen with a probability proportional to ``d_i²``.

@@ -101,7 +101,7 @@ class MpiEngine(Engine):
             known = isinstance(error, (DeepcaError, OSError))
             text = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
             sys.stdout.flush()
-            _logger.critical("error: rank %d: %s\nThe other ranks are ended.", self.rank, text)
+            _logger.critical("error: rank %d: %s\nTerminating the other ranks.", self.rank, text)
             logging.shutdown()  # flush the log: Abort ends the process
             self._comm.Abort(2 if known else 1)
         else:

@@ -96,7 +96,7 @@ class Watchdog:
         if not isinstance(self.awaited_ranks, str):
             whom += ", ".join(map(str, self.awaited_ranks))
         _logger.critical(
-            "error: rank %d has waited %g s in %s for %s; the job is ended. Checkpoints, if any, are kept.",
+            "error: rank %d has waited %g s in %s for %s; terminating the job. Checkpoints, if any, are kept.",
             self._rank,
             timeout,
             self._where(),

@@ -110,9 +110,9 @@ def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
     note = _MEASURES[study.value].format(accuracy=_short(study.accuracy)) + draws + "."
     seen = [entry for row in rows for entry in row[len(heads) :]]
     if any("(" in entry for entry in seen):
-        note += " In brackets, where not all draws reached it: how many did."
+        note += " In brackets: the number of draws that reached it, if not all did."
     if "–" in seen:
-        note += " –: not reached." if study.columns == "draw" else " –: no draw reached it."
+        note += " A dash: not reached." if study.columns == "draw" else " A dash: no draw reached it."
     title = f"{study.name.capitalize()}: {study.question}"
     return Table(title, heads + tuple(name_of(study.columns, c) for c in columns), tuple(rows), note, len(heads))
 

@@ -1,9 +1,9 @@
 """Check whether neighbours can be reached and accept this site, and listen to their agents.
 
-:func:`probe_address` goes no further than TLS, so it disturbs nobody. :func:`query_agents` opens streams as the agent
-of this site would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this
-site before, since that neighbour might take it for a restart of the agent. Do not use it while the agent of this site
-is running.
+:func:`probe_address` ends after the TLS handshake, so it does not disturb any agent. :func:`query_agents` opens streams
+as the agent of this site would, but takes no part in a run: it sends nothing to a neighbour that already knows an agent
+of this site, since that neighbour might mistake it for a restart of the agent. Do not use it while the agent of this
+site is running.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ class _Listener:
         skew = hello.clock - time.time() if hello.clock else None
         self._heard[peer] = replace(self._heard[peer], skew=skew, same_network=same, knows_us=met)
         if same and not met:
-            # numbered below every start of an agent, so that a neighbour that meets the agent later ignores this link
+            # numbered below every start of an agent, so that this link is ignored once the agent itself connects
             self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
             self._links[peer].message_limit = _MAX_MESSAGE_BYTES
             self._links[peer].opened(now)

@@ -66,7 +66,7 @@ def run_trial(
 ) -> TrialOutcome:
     """Start an agent for every share, wait until all have ended, and check that their results are the same.
 
-    No process is left running, however this ends.
+    No process is left running, whether or not this succeeds.
 
     Parameters
     ----------

@@ -291,8 +291,8 @@ class NetworkFile:
     def digest(self) -> bytes:
         """SHA-256 digest of everything in the file that must be the same at all sites; addresses may differ.
 
-        The digest covers the links, not the topology's name, for which networkx may generate another graph in another
-        version.
+        The digest covers the links, not the topology's name, for which another version of networkx may generate another
+        graph.
         """
         content = {
             "format": 1,

@@ -270,7 +270,7 @@ def _key_of(site: SiteFile, certificate: x509.Certificate) -> Key:
 
 
 def _stamp(site: SiteFile) -> _Stamp:
-    """Return the state of the files, to detect changes; that of the revocation list comes last."""
+    """Return the state of the files, by which changes are detected; the revocation list comes last."""
     return tuple(_stamp_of(path) for path in (site.authority, site.certificate, site.key, site.revoked))
 
 

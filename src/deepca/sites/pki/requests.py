@@ -45,8 +45,8 @@ class PendingRequest:
             last = self.valid[-1]
             raise EnrolmentError(
                 f"{self.site} already has a certificate, valid until {last.not_after[:10]} (serial {last.serial}); "
-                "if its operator asked for another, sign with --renew (in Python: renew=True); if not, do not sign, "
-                "since somebody else asks in its name",
+                "if its operator asked for another, sign with --renew (in Python: renew=True); otherwise do not sign, "
+                "since somebody else may be impersonating the site",
                 reason="certificate exists",
                 site=self.site,
                 fingerprint=self.fingerprint,

@@ -267,9 +267,9 @@ class _LanczosStep:
         error: float,
         roundings: tuple[float, float],
     ) -> _LanczosStep:
-        """Take one step, from the error and the roundings (of products with X, of all products) before it.
+        """Take one step, given the error of averages and the rounding of products (with X, of all) before it.
 
-        ``at`` is the number of columns of a block, and the number of products including this one.
+        ``at`` holds the number of columns of a block, and the number of products including this one.
         """
         (p, made), n, (rounding, rounded) = at, X.shape[0] - X.shape[1], roundings
         error = hypot(hypot(error, _mean_error(new)), _product_rounding(new))
@@ -282,7 +282,7 @@ class _LanczosStep:
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + error
         remainder = project_out(project_out(BQ[:, -last:], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
-        # short directions are mostly rounding, and orthogonal to the others only after another projection
+        # short directions consist mostly of rounding errors, and need another projection to be orthogonal to the others
         block = np.linalg.qr(project_out(project_out(orthonormal_part(remainder, short), Q), X))[0][:, : n - Q.shape[1]]
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
             error = hypot(error, math.sqrt(p) * short)  # invariant up to the dropped directions
@@ -293,9 +293,9 @@ class _LanczosStep:
         return cls(X, Q, BQ, outside, remainder, block, short)
 
     def check(self, network: Network, block: Array, error: float, averaged: float) -> None:
-        """Raise Contradiction unless ``block`` is the next block and ``error`` is at least that of averages so far.
+        """Raise Contradiction unless ``block`` is the next block and ``error`` covers all errors so far.
 
-        ``averaged`` is the latter, to which the dropped directions are added here.
+        These are ``averaged``, the error of the averages, and that of the dropped directions, which is added here.
         """
         beyond = 10.0 * math.sqrt(self.remainder.shape[1]) * self.short
         check_basis(network, "probes", block, self.X, self.Q, contains=self.remainder, beyond=beyond)

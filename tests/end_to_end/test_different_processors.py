@@ -26,7 +26,7 @@ from tests.support.engines import over_mpi
 from tests.support.graded import graded_rows, long_svd, tangent_of
 from tests.support.graph_cases import shared, weighted
 from tests.support.problems import random_rows, spectrum_problem
-from tests.support.unlike import other_processors
+from tests.support.processors import other_processors
 
 pytestmark = pytest.mark.skipif(over_mpi(), reason="agents in threads")
 
