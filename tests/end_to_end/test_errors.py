@@ -33,6 +33,8 @@ ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]
     errors.Refused: (("it has expired",), {"reason": "expired"}),
     errors.PeerFault: (("south", "is not there"), {"by": "north"}),
     errors.BadArray: (("south", "NaN in its row counts"), {"phase": "counts", "iteration": 0, "agent": 1}),
+    errors.MaskError: (("a key of low order",), {"agent": 2}),
+    errors.SumMismatch: ((bytes(32), "sums of columns"), {}),
     errors.DisputedResult: (("south", "signs another result"), {"by": "north"}),
 }
 

@@ -17,10 +17,12 @@ from sklearn.preprocessing import StandardScaler
 
 import deepca
 from deepca._util.typing import Array
+from deepca.errors import InvalidInput
 from deepca.operators.linalg import tan_theta
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import read_site
 from tests.golden.make import COLUMNS, SITES
+from tests.support.errors import raises
 from tests.support.helpers import run_cli
 from tests.support.paths import ROOT
 
@@ -117,7 +119,12 @@ def test_a_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_pa
     assert_same_span(deepca.load(out).components, PCA(2).fit(pooled(golden)).components_, 1e-9)
 
 
-def test_kits_can_be_loaded(golden: Path) -> None:
+def test_kits_can_be_loaded(golden: Path, tmp_path: Path) -> None:
+    golden = Path(shutil.copytree(golden, tmp_path / "golden"))
+    with raises(InvalidInput, parameter="privacy"):  # what was the default has to be asked for since 0.2
+        read_network(golden / "network.toml")
+    for path in (golden / "network.toml", *golden.glob("kits/*/network.toml")):
+        path.write_text(f'privacy = "open"\n{path.read_text("utf-8")}', encoding="utf-8")
     network = read_network(golden / "network.toml")
     assert (network.name, network.components, network.on_loss, network.patience) == ("golden", 2, "shrink", 20.0)
     assert tuple(site.name for site in network.sites) == SITES

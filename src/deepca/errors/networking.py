@@ -145,9 +145,9 @@ class SumMismatch(NetworkError):
 
     def __init__(self, plan: bytes, what: str) -> None:
         super().__init__(
-            f"the sums of plan {plan.hex()[:16]} do not add up ({what}): an agent altered or omitted a message, or sent "
-            "different totals to different agents; who did so cannot be known. Nothing was written; check all agents, "
-            "then run again"
+            f"the sums of plan {plan.hex()[:16]} do not add up ({what}): an agent altered or omitted a message, or "
+            "sent different totals to different agents; who did so cannot be known. Nothing was written; check all "
+            "agents, then run again"
         )
         self.plan, self.what = plan, what
 

@@ -19,7 +19,7 @@ SITES = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring"))
+    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring", privacy="open"))
     write_site(tmp_path / "site.toml", "north", "rows.csv")
     return tmp_path
 

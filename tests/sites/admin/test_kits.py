@@ -20,7 +20,7 @@ SITES = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
 @pytest.fixture
 def network(tmp_path: Path) -> Path:
     path = tmp_path / "network.toml"
-    write_network(path, NetworkFile("trial", SITES, 2, topology_name="ring"))
+    write_network(path, NetworkFile("trial", SITES, 2, topology_name="ring", privacy="open"))
     return path
 
 

@@ -36,6 +36,7 @@ address = "west.example.org:7400"
 LOCAL = NETWORK
 for _j, _name in enumerate(("north", "south", "west")):
     LOCAL = LOCAL.replace(f"{_name}.example.org:7400", f"127.0.0.{_j + 1}:7400")
+OPEN_LOCAL = f'privacy = "open"\n{LOCAL}'
 SITE = 'site = "north"\ndata = "rows.csv"\n'
 
 
@@ -70,11 +71,31 @@ def test_a_short_network_has_the_defaults(tmp_path: Path) -> None:
 def test_all_keys_of_a_network_are_read(tmp_path: Path) -> None:
     more = (
         'run = "2026-11"\ntolerance = 1e-6\ncenter = false\nscale = true\nalgorithm = "accelerated"\n'
-        'messages = "float32"\nseed = 7\nmax_iter = 50\non_loss = "shrink"\npatience = "1.5min"\ncheckpoint_every = 3\n'
+        'privacy = "open"\nmessages = "float32"\nseed = 7\nmax_iter = 50\non_loss = "shrink"\n'
+        'patience = "1.5min"\ncheckpoint_every = 3\n'
     )
     found = read_network(network(tmp_path, more + NETWORK.replace("components = 4", "components = 0.9")))
     assert found.settings == Settings(0.9, False, True, "accelerated", "auto", 1e-6, 50, 7, "auto", "float32")
     assert (found.run, found.on_loss, found.patience, found.checkpoint_every) == ("2026-11", "shrink", 90.0, 3)
+    assert found.privacy == "open"
+
+
+@pytest.mark.parametrize(
+    "line", ['algorithm = "deepca"', 'algorithm = "accelerated"', 'messages = "float32"', 'on_loss = "shrink"']
+)
+def test_a_network_whose_sums_cannot_be_private_has_to_say_so(tmp_path: Path, line: str) -> None:
+    with raises(InvalidInput, parameter="privacy", value="private", file=str(tmp_path / "network.toml")):
+        read_network(network(tmp_path, f"{line}\n{NETWORK}"))
+    assert read_network(network(tmp_path, f'{line}\nprivacy = "open"\n{NETWORK}')).privacy == "open"
+
+
+def test_two_sites_cannot_be_private() -> None:
+    sites = (SiteEntry("a", "a:1"), SiteEntry("b", "b:1"))
+    with raises(InvalidInput, parameter="privacy", value="private"):
+        NetworkFile("net", sites, 2, topology_name="ring")
+    with raises(ParameterError, parameter="privacy", value="closed"):
+        NetworkFile("net", sites, 2, topology_name="ring", privacy="closed")  # type: ignore[arg-type]
+    assert NetworkFile("net", sites[:1], 2).privacy == "private"
 
 
 def test_the_example_is_valid_and_its_comments_show_the_defaults(tmp_path: Path) -> None:
@@ -333,7 +354,7 @@ def test_the_place_of_a_syntax_error_is_given_once(text: str, line: int, column:
 
 
 def test_the_digest_covers_everything_but_addresses(tmp_path: Path) -> None:
-    first = read_network(network(tmp_path))
+    first = replace(read_network(network(tmp_path)), privacy="open")
     other: dict[str, object] = {
         "name": "other",
         "sites": first.sites[::-1],
@@ -347,6 +368,7 @@ def test_the_digest_covers_everything_but_addresses(tmp_path: Path) -> None:
         "seed": 1,
         "max_iter": 9,
         "topology_name": "path",
+        "privacy": "private",
         "on_loss": "shrink",
         "patience": 61.0,
         "checkpoint_every": 11,
@@ -370,8 +392,8 @@ def test_the_digest_depends_on_the_links_only_not_on_how_they_are_written(tmp_pa
 
 def test_the_digest_is_the_same_on_every_machine_and_in_every_version() -> None:
     sites = (SiteEntry("a", "a:1"), SiteEntry("b", "b:1"))
-    found = NetworkFile("net", sites, 2, topology_name="ring")
-    assert found.digest.hex() == "7db29586ea072085fff2004b8e728cb56eb83cec4c06015715123752da070d1a"
+    found = NetworkFile("net", sites, 2, topology_name="ring", privacy="open")
+    assert found.digest.hex() == "836b036e59cbe537155fabc0dff9b4e6572aae1d16ab3017e645ae40fd6600ae"
 
 
 # ---------------------------------------------------------------------------------------------------------------- site
@@ -456,13 +478,15 @@ def test_errors_of_the_network_name_its_file(tmp_path: Path) -> None:
 
 def test_plaintext_requires_loopback_addresses(tmp_path: Path) -> None:
     text = SITE + "[security]\nplaintext = true"
-    assert read_site(site(tmp_path, text, LOCAL)).plaintext
+    assert read_site(site(tmp_path, text, OPEN_LOCAL)).plaintext
+    with raises(InvalidInput, parameter="plaintext", value=True, line=4):  # keys would be unsigned
+        read_site(site(tmp_path, text, LOCAL))
     for where in ("0.0.0.0:7400", "[::]:7400", "192.168.0.1:7400"):
         with raises(InvalidInput, parameter="plaintext", value=where):
-            read_site(site(tmp_path, f'listen = "{where}"\n{text}', LOCAL))
+            read_site(site(tmp_path, f'listen = "{where}"\n{text}', OPEN_LOCAL))
     for address in ("128.0.0.1:7400", "localhost.example.org:7400", "[::2]:7400", "127.0.0.1.example.org:7400"):
         with raises(InvalidInput, parameter="plaintext", value=address):
-            read_site(site(tmp_path, text, LOCAL.replace("127.0.0.3:7400", address)))
+            read_site(site(tmp_path, text, OPEN_LOCAL.replace("127.0.0.3:7400", address)))
 
 
 def test_loopback_addresses_are_recognised() -> None:
@@ -478,7 +502,7 @@ def test_loopback_addresses_are_recognised() -> None:
 )
 def test_a_network_is_read_back(tmp_path: Path, change: dict[str, object]) -> None:
     sites = (SiteEntry("a", "a:1"), SiteEntry("b"), SiteEntry("c", "[::1]:7"))
-    first = NetworkFile("net", sites, 3, edges=(("a", "b"), ("b", "c")), run="x.1", on_loss="shrink")
+    first = NetworkFile("net", sites, 3, edges=(("a", "b"), ("b", "c")), run="x.1", privacy="open", on_loss="shrink")
     for one in (first, replace(first, edges=None, topology_name="star")):
         given = replace(one, **change)  # type: ignore[arg-type]
         write_network(tmp_path / "n.toml", given)
@@ -505,7 +529,7 @@ def test_all_keys_of_a_site_are_read(tmp_path: Path) -> None:
     text = "".join(f'{name} = "{name}.npz"\n' for name in names)
     text += 'site = "west"\nlisten = "127.0.0.1:0"\ncheckpoints = false\n[security]\nplaintext = true\n'
     text += 'authority = "a"\ncertificate = "b"\nkey = "c"\nrevoked = "d"\n'
-    network(tmp_path, LOCAL).rename(tmp_path / "network.npz")
+    network(tmp_path, OPEN_LOCAL).rename(tmp_path / "network.npz")
     (tmp_path / "site.toml").write_text(text, encoding="utf-8")
     found = read_site(tmp_path)
     assert (found.listen, found.checkpoints, found.plaintext) == ("127.0.0.1:0", False, True)

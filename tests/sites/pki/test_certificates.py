@@ -70,9 +70,8 @@ def damaged(whole: bytes, signature: bytes) -> Iterator[bytes]:
 def kit(tmp_path: Path, authority: Authority) -> SiteFile:
     """Return a site with all files in place."""
     folder = tmp_path / "north"
-    network = NetworkFile(
-        NET, (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2")), 2, topology_name="ring"
-    )
+    sites = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
+    network = NetworkFile(NET, sites, 2, topology_name="ring", privacy="open")
     write_network(folder / "network.toml", network)
     write_site(folder / "site.toml", "north", "rows.csv")
     (folder / "authority.pem").write_bytes(pem(authority.certificate))

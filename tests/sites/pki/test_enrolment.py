@@ -25,7 +25,7 @@ SITES = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
 
 @pytest.fixture
 def kits(tmp_path: Path) -> Path:
-    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring"))
+    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring", privacy="open"))
     make_kits(tmp_path / "network.toml", tmp_path)
     return tmp_path
 

@@ -73,6 +73,15 @@ _OnLossOption = Annotated[
         help="What to do if an agent is lost: wait for it, or shrink (continue without it).",
     ),
 ]
+_PrivacyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE",
+        rich_help_panel=ALGORITHM,
+        help="private: sums hide what each agent adds to them; open: neighbours see it. By default, private where "
+        "that is possible.",
+    ),
+]
 _PatienceOption = Annotated[
     str,
     typer.Option(
@@ -99,6 +108,7 @@ def trial(
     tol: ToleranceOption = TOLERANCE,
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
+    privacy: _PrivacyOption = None,
     on_loss: _OnLossOption = "wait",
     patience: _PatienceOption = "60s",
     deadline: _DeadlineOption = "1h",
@@ -135,6 +145,7 @@ def trial(
             "center": center,
             "scale": scale,
             "seed": seed,
+            "privacy": privacy,
             "on_loss": on_loss,
             "patience": parse_duration(patience, "patience"),
         }

@@ -122,11 +122,21 @@ def _sites(model: Model) -> list[str]:
         return []
     lines = [
         f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]",
+        *_privacy(model.about.get("privacy")),
         "[dim]the proof holds for the rows that these sites reported; a site can lie about its own rows[/]",
     ]
     if left_out:
         lines.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
     return lines
+
+
+def _privacy(mode: object) -> list[str]:
+    """Return a line that says whether the run hid the numbers of single sites; none for files that do not say."""
+    lines = {
+        "private": "[dim]private: only sums over all sites could be read[/]",
+        "open": "[yellow]open: neighbours could learn the mean, covariance and row count of a site[/]",
+    }
+    return [lines[mode]] if isinstance(mode, str) and mode in lines else []
 
 
 def _table(model: Model, most: int, width: int) -> Table:

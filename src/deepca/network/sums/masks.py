@@ -1,8 +1,9 @@
 """Hide what single agents add to an exact sum, by pairwise masks that cancel in the total.
 
 Every pair of agents (i, j) that mask each other shares a secret, from an X25519 exchange of keys that live as long as
-the process. For every sum, both expand it to a keystream as long as their messages; i adds it and j subtracts it, modulo
-``2^(64 L)``. A masked message is uniformly random to everybody who lacks the secrets, and the total is not changed.
+the process. For every sum, both expand it to a keystream as long as their messages; i adds it and j subtracts it,
+modulo ``2^(64 L)``. A masked message is uniformly random to everybody who lacks the secrets, and the total is not
+changed.
 
 The keystream of sum number c depends on everything that is public and happened before::
 
@@ -92,8 +93,9 @@ class EphemeralKey:
             return self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(public))
         except ValueError:  # the exchange refuses an all-zero secret, which is that of every point of low order
             raise MaskError(
-                "the key for masks is not a usable X25519 key" if len(public) != KEY_BYTES else "the key for masks is "
-                "a point of low order, with which everybody knows the secret"
+                "the key for masks is not a usable X25519 key"
+                if len(public) != KEY_BYTES
+                else "the key for masks is a point of low order, with which everybody knows the secret"
             ) from None
 
 

@@ -23,7 +23,14 @@ from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.sites.config.addresses import is_site_name
-from deepca.sites.config.network_file import RESERVED_NAMES, NetworkFile, SiteEntry, write_network
+from deepca.sites.config.network_file import (
+    RESERVED_NAMES,
+    NetworkFile,
+    Privacy,
+    SiteEntry,
+    privacy_obstacle,
+    write_network,
+)
 from deepca.sites.config.site_file import write_site
 
 __all__ = ["Share", "allocate_rows", "create_kits", "free_ports", "move_ports", "trial_network"]
@@ -125,11 +132,18 @@ def _write(source: Source, folder: Path) -> Path:
     return path
 
 
-def trial_network(shares: Sequence[Share], **options: Any) -> NetworkFile:
-    """Return a network of these sites, at free ports on 127.0.0.1; ``options`` are further fields of NetworkFile."""
+def trial_network(shares: Sequence[Share], *, privacy: Privacy | None = None, **options: Any) -> NetworkFile:
+    """Return a network of these sites, at free ports on 127.0.0.1; ``options`` are further fields of NetworkFile.
+
+    By default, sums are private if they can be.
+    """
+    if privacy is None:
+        given = {"algorithm": "auto", "messages": "float64", "on_loss": "wait"} | options
+        obstacle = privacy_obstacle(len(shares), given["algorithm"], given["messages"], given["on_loss"])
+        privacy = "open" if obstacle else "private"
     ports = free_ports(len(shares))
     sites = tuple(SiteEntry(share.site, f"127.0.0.1:{port}") for share, port in zip(shares, ports, strict=True))
-    return NetworkFile(sites=sites, **options)
+    return NetworkFile(sites=sites, privacy=privacy, **options)
 
 
 def free_ports(count: int) -> list[int]:

@@ -189,7 +189,7 @@ class NetworkFile:
             obstacle := privacy_obstacle(len(self.sites), self.algorithm, self.messages, self.on_loss)
         ):
             raise InvalidInput(
-                f"{obstacle}; add the line privacy = \"open\" to network.toml if neighbours may learn the numbers of "
+                f'{obstacle}; add the line privacy = "open" to network.toml if neighbours may learn the numbers of '
                 "a site (docs/privacy.md), or change that",
                 parameter="privacy",
                 value=self.privacy,
@@ -424,7 +424,11 @@ def write_network(path: Path, network: NetworkFile) -> None:
         entries.append(("topology", network.topology_name))
     if network.edges is not None:
         entries.append(("edges", [list(pair) for pair in network.edges]))
-    entries += [("privacy", network.privacy), ("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
+    entries += [
+        ("privacy", network.privacy),
+        ("on_loss", network.on_loss),
+        ("patience", duration_text(network.patience)),
+    ]
     entries.append(("checkpoint_every", network.checkpoint_every))
     text = "".join(f"{key} = {as_toml(value)}\n" for key, value in entries)
     for site in network.sites:

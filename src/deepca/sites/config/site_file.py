@@ -177,13 +177,6 @@ def _check_site(found: SiteFile, table: TomlTable, security: TomlTable) -> None:
         )
     if not found.plaintext:
         return
-    if found.network.privacy == "private" and len(found.network.sites) > 1:
-        raise security.error(
-            "plaintext",
-            "plaintext = true leaves keys unsigned, so sums cannot be private; add the line privacy = \"open\" to "
-            "network.toml, or use certificates (deepca join)",
-            value=True,
-        )
     named = [(f"the address of {site.name}", site.address) for site in found.network.sites]
     for what, address in [*named, ("listen", found.listen)]:
         if address is not None and not is_loopback(split_address(address, lowest=0)[0]):
@@ -193,6 +186,13 @@ def _check_site(found: SiteFile, table: TomlTable, security: TomlTable) -> None:
                 "a trial on one machine, or certificates (deepca join)",
                 value=address,
             )
+    if found.network.privacy == "private" and len(found.network.sites) > 1:
+        raise security.error(
+            "plaintext",
+            'plaintext = true leaves keys unsigned, so sums cannot be private; add the line privacy = "open" to '
+            "network.toml, or use certificates (deepca join)",
+            value=True,
+        )
 
 
 def write_site(

@@ -11,7 +11,7 @@ import numpy as np
 from deepca.errors import MaskError, PeerFault, SumMismatch
 from deepca.network.agent import AgentNetwork
 from deepca.network.sums import COUNT, Addend
-from deepca.network.sums.masks import EphemeralKey, SumMasks, common_plan, partners
+from deepca.network.sums.masks import EphemeralKey, SumMasks, partners
 from deepca.sites.protocol.records import RunPlan
 
 __all__ = ["PrivateSums"]
@@ -104,15 +104,13 @@ class PrivateSums:
 
     @staticmethod
     def _check_distinct(names: Sequence[str], keys: Sequence[bytes]) -> None:
-        try:
-            common_plan(keys)
-        except MaskError as error:
-            assert error.agent is not None
-            raise PeerFault(
-                names[error.agent],
-                f"published the same key for private sums as {names[keys.index(keys[error.agent])]}; the operators of "
-                "both should check their sites",
-            ) from None
+        for name, key in zip(names, keys, strict=True):
+            if (first := names[keys.index(key)]) != name:
+                raise PeerFault(
+                    name,
+                    f"published the same key for private sums as {first}; the operators of both sites should check "
+                    "them",
+                )
 
 
 def _commitment_to(nonce: bytes) -> bytes:
