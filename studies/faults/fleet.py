@@ -30,7 +30,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.network_file import NetworkFile, read_network
+from deepca.sites.config.network_file import NetworkFile, privacy_obstacle, read_network
 from studies.faults.faulty_agent import AgentFaults, run_with_faults
 from studies.faults.proxies import Proxies
 
@@ -72,6 +72,8 @@ class Setup:
     ----------
     agents, topology, algorithm, components, on_loss, tolerance
         As in ``network.toml``.
+    open
+        Whether the network is open even if its sums could be private.
     d, rows
         Number of columns, and number of rows per site (some sites have one or two more).
     patience, deadline
@@ -116,6 +118,13 @@ class Setup:
     seed: int = 0
     separate_interpreters: bool = False
     kernels: tuple[str, ...] = ()
+    open: bool = False
+
+    @property
+    def privacy(self) -> str:
+        """As in ``network.toml``: private where possible."""
+        obstacle = privacy_obstacle(self.sites, self.algorithm, "float64", self.on_loss)
+        return "open" if self.open or obstacle else "private"
 
     @property
     def sites(self) -> int:
@@ -254,6 +263,7 @@ class Fleet:
             self._edges() if setup.guest else f'topology = "{setup.topology}"',
             f'algorithm = "{setup.algorithm}"',
             f"tolerance = {setup.tolerance!r}",
+            f'privacy = "{setup.privacy}"',
             f'on_loss = "{setup.on_loss}"',
             f'patience = "{setup.patience:g}s"',
             f"checkpoint_every = {setup.checkpoint_every}",

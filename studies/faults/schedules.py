@@ -16,10 +16,12 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
+from deepca.sites.config.network_file import privacy_obstacle
 from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
+from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
 from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
 from deepca.solver.observers import Observer
@@ -91,6 +93,12 @@ class Schedule:
     patience: float = 5.0
     deadline: float = 300.0
     checkpoint_every: int = 5
+
+    @property
+    def private(self) -> bool:
+        """Whether sums are private, as they are by default where they can be."""
+        given = self.settings
+        return not privacy_obstacle(self.topology.n_agents, given.algorithm, given.messages, self.on_loss)
 
 
 @dataclass
@@ -239,17 +247,32 @@ class SimulatedRun:
             self.clock.run(self.schedule.deadline + 200.0)
 
     def start(self, site: int) -> None:
-        """Start the agent of a site, unless it is running or has ended with a result."""
-        if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), SiteResult):
+        """Start the agent of a site, unless it is running.
+
+        One that is killed after it has written its result is started again, too: others may still need the result.
+        """
+        if self.network.hosts[site].node is not None:
             return
         schedule, disk = self.schedule, self.disks[site]
         source = ArraySource(self.rows[site], self.names[site])
         policy = Policy(schedule.on_loss, schedule.patience, schedule.deadline - self.clock.time, 30.0)
-        config = NodeConfig(self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24)
+        prints = schema_of(source, schedule.settings)
+        private = PrivateSums(self.names, site) if schedule.private else None
+        mask_key = b"" if private is None else private.public_key
+        config = NodeConfig(self.names, site, self.edges, self.run_id, prints, 1 << 24, mask_key)
         # every start has incarnation number 1, so an agent must learn of its earlier starts from the others
         incarnation = Incarnation(1, int(self.rng.integers(1, 2**63)))
         node = Node(config, policy, self.clock, incarnation, lambda: 0.0, disk.promise_store)
-        job = SiteRun("run", self.names, site, schedule.topology, schedule.settings, source, schedule.checkpoint_every)
+        job = SiteRun(
+            "run",
+            self.names,
+            site,
+            schedule.topology,
+            schedule.settings,
+            source,
+            schedule.checkpoint_every,
+            private,
+        )
 
         def work() -> None:
             try:

@@ -117,6 +117,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
         name = "two-hospitals"
         components = 2
         topology = "path"
+        privacy = "open"
         patience = "10s"
         [[sites]]
         name = "north"

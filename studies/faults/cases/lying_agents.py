@@ -32,7 +32,7 @@ __all__ = [
 _LIAR = 2
 LEADER_OF_PATH = 1
 """Leader of a path of four sites: s0 and s2 receive its numbers directly, and s3 by way of s2."""
-_SETUP = Setup(agents=4, topology="path", algorithm="auto", pause=1e-4, patience=20.0, deadline=60.0)
+_SETUP = Setup(agents=4, topology="path", algorithm="auto", pause=1e-4, patience=20.0, deadline=60.0, open=True)
 
 
 def _setup(number: int, topology: str = "path") -> Setup:

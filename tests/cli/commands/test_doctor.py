@@ -58,7 +58,9 @@ def free_port() -> int:
 def kits(tmp_path: Path) -> Path:
     """Make complete kits of two sites; north connects to south."""
     entries = tuple(SiteEntry(name, f"127.0.0.1:{free_port()}") for name in SITES)
-    write_network(tmp_path / "network.toml", NetworkFile("trial", entries, 2, topology_name="ring", patience=5.0))
+    write_network(
+        tmp_path / "network.toml", NetworkFile("trial", entries, 2, topology_name="ring", privacy="open", patience=5.0)
+    )
     make_kits(tmp_path / "network.toml", tmp_path, trial=True)
     for name in SITES:
         np.save(tmp_path / name / "rows.npy", X)
