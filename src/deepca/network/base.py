@@ -52,6 +52,8 @@ class Network(Totals):
         Whether every message is certain to arrive, so that exact averages may depend on each of them.
     collective : bool
         Whether exact averages use a collective operation (:meth:`allreduce_mean`) instead of a tree of messages.
+    has_one_owner : bool
+        Whether all agents belong to one owner, so that there is nobody to hide numbers from.
     full_rounds, sweeps : int
         Number of rounds so far that used every edge, and of exact averages. Pending values ride along with both.
     """

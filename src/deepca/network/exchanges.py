@@ -35,6 +35,7 @@ class Exchanges(Accounting, ABC):
 
     reliable: bool = False
     collective: bool = False
+    has_one_owner: bool = False
     _masks: SumMasks | None = None
     _public = False
 

@@ -62,10 +62,10 @@ def make_private(network: Network) -> None:
 
 def check_can_be_private(network: Network) -> None:
     """Raise MixingError unless a network has exact sums, and enough agents to hide each of them."""
-    if network.n_agents < MIN_PRIVATE_AGENTS or not network.adds_exactly or network.collective:
+    if network.n_agents < MIN_PRIVATE_AGENTS or not network.adds_exactly or network.has_one_owner:
         raise MixingError(
-            f"{network.topology.name}: a private network needs at least {MIN_PRIVATE_AGENTS} agents, and a static "
-            "graph that all of them know; use an open network",
+            f"{network.topology.name}: a private network needs at least {MIN_PRIVATE_AGENTS} agents that are not ranks "
+            "of one job, and a static graph that all of them know; use an open network",
             parameter="privacy",
             value="private",
         )

@@ -79,6 +79,7 @@ class MpiNetwork(Network):
     """
 
     reliable = True
+    has_one_owner = True
 
     @renamed_parameters(shares="agents_per_rank")
     def __init__(

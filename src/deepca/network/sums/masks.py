@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -195,9 +196,9 @@ def partners(n_agents: int, plan: bytes) -> frozenset[Pair]:
 
     Notes
     -----
-    The graph is a union of random cycles. Each agent has about ``(40 + log₂ m) / log₂(1/c)`` partners, so that a share
-    c = 1/3 of all agents, chosen at random, contains all partners of any honest agent with a probability of 2⁻⁴⁰ only.
-    Agents chosen with the graph in mind isolate an agent if they are all of its partners.
+    The graph is a union of random cycles. Each agent has at least ``(40 + log₂ m) / log₂(1/c)`` partners, so that a
+    share c = 1/3 of all agents, chosen at random, contains all partners of any honest agent with a probability of 2⁻⁴⁰
+    only. Agents chosen with the graph in mind isolate an agent if they are all of its partners.
 
     Examples
     --------
@@ -206,11 +207,18 @@ def partners(n_agents: int, plan: bytes) -> frozenset[Pair]:
     """
     if n_agents <= ALL_PAIRS:
         return frozenset((i, j) for j in range(n_agents) for i in range(j))
-    degree = (_FAILURE_BITS + math.log2(n_agents)) / -math.log2(_COLLUDING_SHARE)
+    least = (_FAILURE_BITS + math.log2(n_agents)) / -math.log2(_COLLUDING_SHARE)
     found: set[Pair] = set()
-    for cycle in range(math.ceil(degree / 2.0) + 1):  # one more, since cycles may share links
+    degrees = dict.fromkeys(range(n_agents), 0)
+    for cycle in count():
         order = sorted(range(n_agents), key=lambda j: _place(plan, cycle, j))
-        found.update((min(i, j), max(i, j)) for i, j in zip(order, (*order[1:], order[0]), strict=True))
+        for i, j in zip(order, (*order[1:], order[0]), strict=True):
+            if (pair := (min(i, j), max(i, j))) not in found:  # cycles may share links
+                found.add(pair)
+                degrees[i] += 1
+                degrees[j] += 1
+        if min(degrees.values()) >= least:
+            break
     return frozenset(found)
 
 

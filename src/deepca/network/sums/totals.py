@@ -146,6 +146,19 @@ class Totals(Exchanges):
         totals, derived = self._sums(repeated, lambda totals: derive(with_repeated(totals)), size, tree)
         return with_repeated(totals), derived
 
+    def confirm_totals(self) -> None:
+        """Check, in a private network, that all agents have received the same totals and broadcasts; else do nothing.
+
+        Every sum checks all before it, so this is needed after the last one only.
+
+        Raises
+        ------
+        SumMismatch
+            If an agent was sent other numbers than its peers.
+        """
+        if self._masks is not None:
+            self.totals(Addend("confirmation", np.empty((*self.batch, 0)), unit=COUNT))
+
     def _in_spanning_units(self, addends: Sequence[Addend], tree: SumTree | None) -> list[Addend]:
         """Return the addends in units in which no number of any agent loses digits."""
         counts = [
