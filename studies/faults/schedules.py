@@ -16,7 +16,7 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
-from deepca.sites.protocol.fingerprints import schema_of
+from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
@@ -245,7 +245,8 @@ class SimulatedRun:
         schedule, disk = self.schedule, self.disks[site]
         source = ArraySource(self.rows[site], self.names[site])
         policy = Policy(schedule.on_loss, schedule.patience, schedule.deadline - self.clock.time, 30.0)
-        config = NodeConfig(self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24)
+        prints = schema_of(source, schedule.settings, bytes(COLUMN_KEY_BYTES))
+        config = NodeConfig(self.names, site, self.edges, self.run_id, prints, 1 << 24)
         # every start has incarnation number 1, so an agent must learn of its earlier starts from the others
         incarnation = Incarnation(1, int(self.rng.integers(1, 2**63)))
         node = Node(config, policy, self.clock, incarnation, lambda: 0.0, disk.promise_store)
