@@ -155,6 +155,7 @@ def _kits(golden: Path, folder: Path) -> Path:
     return kits
 
 
+@pytest.mark.xdist_group("real")
 def test_kits_receive_the_key_for_column_names_and_run(golden: Path, tmp_path: Path) -> None:
     kits = _kits(golden, tmp_path)
     site, authority = str(kits / "north" / "site.toml"), str(kits / "authority")
