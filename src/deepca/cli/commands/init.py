@@ -67,9 +67,8 @@ def init(
     """Create a private certificate authority and one kit per site.
 
     Each site receives its kit, a folder, and creates its private key there with deepca join. The key never leaves the
-    site; whoever keeps the folder "authority" signs the certificate that the site requests. A kit is for its site only,
-    as it contains columns.key, the key with which all sites of the network hash the names of their columns. With
-    --trial, all keys are created here, so that sites can start at once.
+    site; whoever keeps the folder "authority" signs the certificate that the site requests. Kits are secret:
+    all sites hash column names with columns.key. With --trial, all keys are created here, so that sites can start.
     """
     with errors():
         if example:
