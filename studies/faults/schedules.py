@@ -17,7 +17,7 @@ from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
 from deepca.sites.config.network_file import privacy_obstacle
-from deepca.sites.protocol.fingerprints import schema_of
+from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
@@ -256,8 +256,8 @@ class SimulatedRun:
         schedule, disk = self.schedule, self.disks[site]
         source = ArraySource(self.rows[site], self.names[site])
         policy = Policy(schedule.on_loss, schedule.patience, schedule.deadline - self.clock.time, 30.0)
-        prints = schema_of(source, schedule.settings)
-        private = PrivateSums(self.names, site) if schedule.private else None
+        prints = schema_of(source, schedule.settings, bytes(COLUMN_KEY_BYTES))
+        private = PrivateSums(self.names, self.rng.bytes) if schedule.private else None
         mask_key = b"" if private is None else private.public_key
         config = NodeConfig(self.names, site, self.edges, self.run_id, prints, 1 << 24, mask_key)
         # every start has incarnation number 1, so an agent must learn of its earlier starts from the others

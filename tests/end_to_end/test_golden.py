@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,8 @@ from deepca.errors import InvalidInput
 from deepca.operators.linalg import tan_theta
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import read_site
+from deepca.sites.pki.column_key import column_key_of
+from studies.faults.fleet import free_port
 from tests.golden.make import COLUMNS, SITES
 from tests.support.errors import raises
 from tests.support.helpers import run_cli
@@ -137,3 +143,57 @@ def test_kits_can_be_loaded(golden: Path, tmp_path: Path) -> None:
         key = load_pem_private_key(site.key.read_bytes(), None)
         form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         assert key.public_key().public_bytes(*form) == certificate.public_key().public_bytes(*form)
+
+
+def _kits(golden: Path, folder: Path) -> Path:
+    """Copy the kits, give every site its rows and a free port, and make key files private as they were."""
+    kits = Path(shutil.copytree(golden / "kits", folder / "kits"))
+    text = (golden / "network.toml").read_text("utf-8")
+    for old in re.findall(r"127\.0\.0\.1:\d+", text):
+        text = text.replace(old, f"127.0.0.1:{free_port()}")
+    for name in ("authority", *SITES):
+        (kits / name / "network.toml").write_text(text, encoding="utf-8")
+        for key in kits.glob(f"{name}/*.key"):
+            key.chmod(0o600)
+    for name in SITES:
+        toml = kits / name / "site.toml"
+        rows = f'data = "{(golden / f"{name}.csv").as_posix()}"'
+        toml.write_text(re.sub("^data = .*$", rows, toml.read_text("utf-8"), flags=re.MULTILINE), encoding="utf-8")
+    return kits
+
+
+@pytest.mark.xdist_group("real")
+def test_kits_receive_the_key_for_column_names_and_run(golden: Path, tmp_path: Path) -> None:
+    kits = _kits(golden, tmp_path)
+    site, authority = str(kits / "north" / "site.toml"), str(kits / "authority")
+    (kits / "authority" / "columns.key").unlink(missing_ok=True)  # kits of version 0.1.0 have none
+    for name in SITES:
+        (kits / name / "columns.key").unlink(missing_ok=True)
+    refused = run_cli("agent", "run", site)
+    assert refused.exit_code == 2
+    assert "--column-key" in refused.output
+    examined = json.loads(run_cli("doctor", site, "--json").stdout)
+    assert "column key" in [one["check"] for one in examined["findings"] if one["verdict"] == "wrong"]
+
+    made, again = (
+        json.loads(run_cli("join", "--share-column-key", "--authority", authority, "--json").stdout) for _ in "12"
+    )
+    assert (made["made"], again["made"], made["identifier"]) == (True, False, again["identifier"])
+    listed = json.loads(run_cli("join", "--reissue", "--authority", authority, "--json").stdout)[
+        "list"
+    ]  # one lasts a year
+    for name in SITES:
+        assert run_cli("join", str(kits / name), "--revocation-list", listed).exit_code == 0
+        assert run_cli("join", str(kits / name), "--column-key", made["column_key"]).exit_code == 0
+    assert len({column_key_of(read_site(kits / name)) for name in SITES}) == 1
+    command = [sys.executable, "-m", "deepca", "agent", "run", "--quiet"]
+    agents = [subprocess.Popen([*command, str(kits / name)]) for name in SITES]
+    try:
+        assert [agent.wait(120.0) for agent in agents] == [0, 0, 0]
+    finally:
+        for agent in agents:
+            agent.kill()
+    exact = PCA(2).fit(StandardScaler().fit_transform(pooled(golden)))
+    [content] = {(kits / name / "model.npz").read_bytes() for name in SITES}
+    (tmp_path / "model.npz").write_bytes(content)
+    assert_same_span(deepca.load(tmp_path / "model.npz").components, exact.components_, 1e-8)

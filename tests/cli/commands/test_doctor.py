@@ -27,6 +27,7 @@ pytest.importorskip("cryptography")
 
 from deepca._util.logs import EventHandler, attached
 from deepca.cli.app import app
+from deepca.errors import InvalidInput
 from deepca.sites.admin import doctor, site_checks
 from deepca.sites.admin.doctor import examine
 from deepca.sites.admin.findings import Finding
@@ -38,7 +39,7 @@ from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import build_request, pem
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import load_key, new_key, write_key
-from deepca.sites.protocol.fingerprints import network_digest
+from deepca.sites.protocol.fingerprints import COLUMN_KEY_ENTRY, network_digest
 from deepca.sites.runtime.agent import run_agent
 
 pytestmark = pytest.mark.xdist_group("real")
@@ -270,6 +271,30 @@ def test_plaintext_is_a_warning(north: Path) -> None:
     with (north / "site.toml").open("a", encoding="utf-8") as file:
         file.write("plaintext = true\n")
     assert_warned(find(north, "certificate"), "plaintext", "this site")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+def test_the_key_for_column_names_must_be_secret_and_well_formed(north: Path) -> None:
+    key = north / "columns.key"
+    ok = find(north, "column key")
+    assert (ok.verdict, key.read_text().strip() in ok.text) == ("ok", False)
+    key.chmod(0o640)
+    found = find(north, "column key")
+    assert_wrong(found, "chmod 600", "this site")
+    assert "authority" not in found.who
+    key.chmod(0o600)
+    for content in ("", "xyz", key.read_text().strip()[:-2]):
+        key.write_text(content)
+        assert_wrong(find(north, "column key"), "--column-key", "authority")
+    key.unlink()
+    assert_wrong(find(north, "column key"), "--share-column-key", "authority")
+
+
+def test_plaintext_sites_need_no_key_for_column_names(north: Path) -> None:
+    with (north / "site.toml").open("a") as file:
+        file.write("plaintext = true\n")
+    (north / "columns.key").unlink()
+    assert "column key" not in {finding.check for finding in examine(north, seconds=0.2, patience=1.0)}
 
 
 def test_neighbours_are_not_checked_without_a_certificate(north: Path) -> None:
@@ -515,6 +540,16 @@ def test_different_settings_of_two_sites_are_wrong(kits: Path, north: Path) -> N
     assert "deadline" in neighbour.error
 
 
+def test_sites_with_different_keys_for_column_names_do_not_run_together(kits: Path, north: Path) -> None:
+    (north / "columns.key").write_text(f"{'0' * 64}\n")
+    with Running(kits / "south") as neighbour:
+        assert_wrong(findings(north)["agreement"], "--column-key", "south")
+        with pytest.raises(InvalidInput):
+            run_agent(read_site(north))
+    assert "differs" in neighbour.events
+    assert neighbour.content == b""
+
+
 def test_a_different_run_name_is_wrong(kits: Path, north: Path) -> None:
     shorten_deadline(kits / "south", 8.0)
     edit(north, "network.toml", 'run = "1"', 'run = "2"')
@@ -608,6 +643,16 @@ def test_different_columns_of_two_sites_are_wrong(north: Path) -> None:
         heard = {1: AgentReport(fingerprints={1: {"columns": theirs}})}
         [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)
         assert_wrong(found, printed, "south")
+
+
+def test_different_keys_for_column_names_are_reported_as_such(north: Path) -> None:
+    mine, theirs = ({"columns": key * 8, COLUMN_KEY_ENTRY: key * 16} for key in (b"a", b"b"))
+    heard = {1: AgentReport(fingerprints={1: theirs})}
+    [found] = doctor.compare_settings(read_site(north), mine, ("age", "weight"), heard)
+    assert_wrong(found, f"{'a' * 16} here, {'b' * 16} there", "south")
+    assert "--column-key" in found.text
+    for other_finding in ("age", "different columns"):
+        assert other_finding not in found.text
 
 
 def test_every_failure_to_connect_names_who_must_act() -> None:

@@ -91,13 +91,22 @@ def test_kits_for_sites_contain_no_keys(network: Path, tmp_path: Path) -> None:
     assert "south, west" in printed
     assert sorted(path.name for path in out.iterdir()) == ["authority", "north", "south", "west"]
     kept = sorted(path.name for path in (out / "authority").iterdir())
-    assert kept == ["authority.key", "authority.pem", "issued.json", "ledger.jsonl", "network.toml", "revoked.pem"]
+    assert kept == [
+        "authority.key",
+        "authority.pem",
+        "columns.key",
+        "issued.json",
+        "ledger.jsonl",
+        "network.toml",
+        "revoked.pem",
+    ]
     assert stat.S_IMODE((out / "authority").stat().st_mode) == 0o700
     assert stat.S_IMODE((out / "authority" / "authority.key").stat().st_mode) == 0o600
     for site in ("north", "south", "west"):
         kit = out / site
         assert sorted(path.name for path in kit.iterdir()) == [
             "authority.pem",
+            "columns.key",
             "network.toml",
             "revoked.pem",
             "site.toml",
@@ -152,7 +161,7 @@ def test_existing_folders_may_be_used(network: Path, tmp_path: Path) -> None:
     assert read_site(tmp_path / "north").site == "north"
 
 
-@pytest.mark.parametrize("at", range(1, 14, 3))
+@pytest.mark.parametrize("at", range(1, 18, 3))
 @pytest.mark.parametrize("there", [False, True])
 def test_a_failure_is_rolled_back(
     network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, there: bool

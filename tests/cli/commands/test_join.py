@@ -334,3 +334,57 @@ def test_an_encrypted_key_of_a_site_is_refused(out: Path) -> None:
     write_key(out / "north" / "site.key", new_key(), b"passphrase")
     with raises(EnrolmentError, reason="passphrase"):
         Identity.load(read_site(out / "north"))
+
+
+# ------------------------------------------------------------------------------------------------- key for column names
+
+
+def secret_of(out: Path) -> Path:
+    return out / "authority" / "columns.key"
+
+
+def test_the_key_for_column_names_is_shared_and_installed(out: Path) -> None:
+    (out / "north" / "columns.key").unlink()
+    shared = run_json("join", "--share-column-key", "--authority", out / "authority")
+    assert (shared["column_key"], shared["made"]) == (str(secret_of(out)), False)
+    done = run_json("join", out / "north", "--column-key", shared["column_key"])
+    assert done == {
+        "site": "north",
+        "column_key": str(out / "north" / "columns.key"),
+        "identifier": shared["identifier"],
+        "replaced": False,
+    }
+    secret = secret_of(out).read_bytes()
+    assert (out / "north" / "columns.key").read_bytes() == secret
+    for words in (
+        ("--share-column-key", "--authority", out / "authority"),
+        (out / "south", "--column-key", secret_of(out)),
+    ):
+        printed = run("join", *words)
+        assert shared["identifier"] in printed
+        assert secret.decode().strip() not in printed
+
+
+def test_signing_says_where_the_key_for_column_names_is(out: Path) -> None:
+    asked = run_json("join", out / "north")["fingerprint"]
+    assert run_json(*at_authority(out), "--fingerprint", asked)["column_key"] == str(secret_of(out))
+    assert str(secret_of(out)) in run(
+        *at_authority(out, "south"), "--fingerprint", run_json("join", out / "south")["fingerprint"]
+    )
+
+
+def test_a_key_for_column_names_that_others_can_read_is_refused(out: Path) -> None:
+    secret_of(out).chmod(0o644)
+    assert "chmod 600" in run("join", "--share-column-key", "--authority", out / "authority", code=2)
+    assert "chmod 600" in run("join", out / "north", "--column-key", secret_of(out), code=2)
+
+
+def test_options_for_the_key_for_column_names_stand_alone(out: Path) -> None:
+    authority = ("--authority", out / "authority")
+    run("join", "--share-column-key", code=2)
+    run("join", out / "north", "--share-column-key", *authority, code=2)
+    run("join", "--share-column-key", *authority, "--days", 3, code=2)
+    run("join", "--share-column-key", "--reissue", *authority, code=2)
+    run("join", out / "north", "--column-key", secret_of(out), "--renew", code=2)
+    run("join", "--reissue", *authority, "--column-key", secret_of(out), code=2)
+    run("join", "--column-key", secret_of(out), code=2)

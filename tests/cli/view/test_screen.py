@@ -53,6 +53,7 @@ def site_file(sites: tuple[str, ...] = SITES) -> SiteFile:
         certificate=here / "b",
         key=here / "c",
         revoked=here / "d",
+        column_key=here / "e",
         plaintext=False,
     )
 

@@ -406,8 +406,8 @@ def test_a_short_site_has_the_defaults(tmp_path: Path) -> None:
     assert (found.checkpoints, found.plaintext, found.label_column, found.dataset) == (True, False, None, None)
     paths = (found.data, found.model, found.state)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["rows.csv", "model.npz", "state"]
-    files = (found.authority, found.certificate, found.key, found.revoked)
-    assert [file.name for file in files] == ["authority.pem", "site.pem", "site.key", "revoked.pem"]
+    files = (found.authority, found.certificate, found.key, found.revoked, found.column_key)
+    assert [file.name for file in files] == ["authority.pem", "site.pem", "site.key", "revoked.pem", "columns.key"]
     assert all(path.is_absolute() for path in (*paths, *files))
 
 

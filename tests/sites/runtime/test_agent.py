@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,6 +82,34 @@ def break_ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_successful_run_writes_no_report(site: SiteFile) -> None:
     assert agents.run_agent(site).model.status.ok
     assert not (site.state / "report.json").exists()
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _expose(file: Path) -> None:
+    file.chmod(0o644)
+
+
+def _damage(file: Path) -> None:
+    file.write_text(file.read_text()[1:])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+@pytest.mark.parametrize("change", [_remove, _expose, _damage])
+def test_an_agent_does_not_start_without_a_usable_key_for_column_names(
+    site: SiteFile, change: Callable[[Path], None]
+) -> None:
+    change(site.column_key)
+    with raises(InvalidInput, file=str(site.column_key), parameter="key for column names"):
+        agents.run_agent(site)
+    done = CliRunner().invoke(app, ["agent", "run", str(site.path)], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert str(site.column_key) in done.output
+    assert not site.model.exists()
+    # without certificates there is nothing to protect
+    assert agents.run_agent(replace(site, plaintext=True)).model.status.ok
 
 
 def test_an_observer_that_raises_ends_in_an_internal_error_with_a_report(site: SiteFile) -> None:

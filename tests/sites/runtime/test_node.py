@@ -23,7 +23,7 @@ from deepca.errors import DeepcaError, InvalidInput, Unfinished
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
-from deepca.sites.protocol.fingerprints import schema_of
+from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, COLUMN_KEY_ENTRY, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import pack
 from deepca.sites.protocol.signatures import Signatures
@@ -56,6 +56,7 @@ class Simulation:
         plain: Settings = PLAIN,
         settings: Mapping[int, Settings] | None = None,
         columns: Mapping[int, Sequence[str]] | None = None,
+        keys: Mapping[int, bytes] | None = None,
         seed: int = 0,
         signatures: Callable[[int], Signatures] | None = None,
     ) -> None:
@@ -63,7 +64,7 @@ class Simulation:
         self.topology, self.on_loss, self.seed = topology, on_loss, seed
         self.patience, self.deadline, self.linger = patience, deadline, linger
         self.plain = plain
-        self.settings, self.columns = dict(settings or {}), dict(columns or {})
+        self.settings, self.columns, self.keys = dict(settings or {}), dict(columns or {}), dict(keys or {})
         rng = np.random.default_rng((5, seed))
         mixing = rng.standard_normal((D, D)) * np.geomspace(3.0, 0.3, D)
         self.rows = [rng.standard_normal((12, D)) @ mixing for _ in range(topology.n_agents)]
@@ -121,7 +122,8 @@ class Simulation:
         columns = tuple(self.columns[site]) if site in self.columns else None
         source = ArraySource(self.rows[site], self.names[site], columns=columns)
         limit = largest_message(source, settings)
-        config = NodeConfig(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
+        prints = schema_of(source, settings, self.keys.get(site, bytes(COLUMN_KEY_BYTES)))
+        config = NodeConfig(self.names, site, self.edges, self.run_id, prints, limit)
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
         incarnation = Incarnation(1, int(self.boots.integers(1, 2**63)))
         disk = self.disks[site]
@@ -251,18 +253,19 @@ def _named(**columns: Sequence[str]) -> dict[int, Sequence[str]]:
 
 SWAPPED = ["column 1", "column 0", *[f"column {j}" for j in range(2, D)]]
 OTHER = ["column 0", "weight", *[f"column {j}" for j in range(2, D)]]
-WRONG: dict[str, tuple[dict[str, Any], str]] = {  # case → what differs at site 1, and the name of the entry
-    "components": ({"settings": {1: replace(PLAIN, n_components=3)}}, "components"),
-    "tolerance": ({"settings": {1: replace(PLAIN, tol=1e-6)}}, "tolerance"),
-    "order of columns": ({"columns": _named(site1=SWAPPED)}, "columns"),
-    "a column": ({"columns": _named(site1=OTHER)}, "columns"),
+WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {  # case → what differs at site 1, and the names of the entries
+    "components": ({"settings": {1: replace(PLAIN, n_components=3)}}, ["components"]),
+    "tolerance": ({"settings": {1: replace(PLAIN, tol=1e-6)}}, ["tolerance"]),
+    "order of columns": ({"columns": _named(site1=SWAPPED)}, ["columns"]),
+    "a column": ({"columns": _named(site1=OTHER)}, ["columns"]),
+    "key for column names": ({"keys": {1: b"k" * COLUMN_KEY_BYTES}}, ["columns", COLUMN_KEY_ENTRY]),
 }
 
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize("case", WRONG)
 def test_a_site_that_differs_is_reported_and_the_run_does_not_start(case: str, m: int) -> None:
-    how, entry = WRONG[case]
+    how, entries = WRONG[case]
     simulation = Simulation(path(m), deadline=30.0, **how).all_at().run()
     assert not any(event == "epoch" for _, _, event, _ in simulation.logged)
     assert not simulation.steps[0]
@@ -273,7 +276,7 @@ def test_a_site_that_differs_is_reported_and_the_run_does_not_start(case: str, m
     named = {site: time for time, site, facts in simulation.differing if facts["site"] == "site-1"}
     assert set(named) == set(range(m))
     assert max(named.values()) < 5.0
-    assert all(facts["names"] == [entry] for _, _, facts in simulation.differing)
+    assert all(facts["names"] == entries for _, _, facts in simulation.differing)
     # of two sites, neither knows which one is right; of three, the majority waits for the other one to be corrected
     for site in {*range(m)} - {1}:
         ending = simulation.endings[site]

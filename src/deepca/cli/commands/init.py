@@ -69,8 +69,8 @@ def init(
     """Create a private certificate authority and one kit per site.
 
     Each site receives its kit, a folder, and creates its private key there with deepca join. The key never leaves the
-    site; whoever holds the folder "authority" signs the certificate that the site requests. With --trial, all keys are
-    created here, so that sites can start at once.
+    site; whoever holds the folder "authority" signs the certificate that the site requests. Kits are secret: all sites
+    hash column names with columns.key. With --trial, all keys are created here, so that sites can start at once.
     """
     with errors():
         if example:
@@ -159,7 +159,7 @@ def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None
         )
     else:
         text = (
-            f"Give each kit to its site. There, {step}\n"
+            f"Give each kit to its site; nobody else may read columns.key in it. There, {step}\n"
             f"Keep {keep} private; it signs the requests of the sites:\n"
             f"  deepca join --sign request.csr --authority {escape(str(made.authority))}"
         )

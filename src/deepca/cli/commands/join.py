@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca._util.units import plural
+from deepca.cli.column_key import how_to_share, install_key, share_key
 from deepca.cli.common import errors, print_json, print_unwrapped, require
 from deepca.cli.options import VALIDITY_DAYS, JsonOption
 from deepca.cli.passphrase import PASSPHRASE_VARIABLE, is_interactive, passphrase_for
@@ -52,6 +53,14 @@ _RevocationListOption = Annotated[
         help="Install this revocation list, received from the authority.",
     ),
 ]
+_ColumnKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_SITE,
+        help="Install this key for column names (columns.key), received from the authority.",
+    ),
+]
 _SignOption = Annotated[
     Path | None,
     typer.Option(
@@ -77,6 +86,15 @@ _RevokeOption = Annotated[
 _ReissueOption = Annotated[
     bool,
     typer.Option("--reissue", rich_help_panel=_AUTHORITY, help="Sign the revocation list again, before it expires."),
+]
+_ShareColumnKeyOption = Annotated[
+    bool,
+    typer.Option(
+        "--share-column-key",
+        rich_help_panel=_AUTHORITY,
+        help="Show which file sites need that lack the key for column names, as kits of earlier versions do; make it "
+        "if there is none.",
+    ),
 ]
 _AuthorityOption = Annotated[
     Path | None,
@@ -107,10 +125,12 @@ def join(
     certificate: _CertificateOption = None,
     renew: _RenewOption = False,
     revocation_list: _RevocationListOption = None,
+    column_key: _ColumnKeyOption = None,
     sign: _SignOption = None,
     fingerprint: _FingerprintOption = None,
     revoke: _RevokeOption = None,
     reissue: _ReissueOption = False,
+    share_column_key: _ShareColumnKeyOption = False,
     authority: _AuthorityOption = None,
     passphrase_file: _PassphraseFileOption = None,
     days: _DaysOption = None,
@@ -136,10 +156,12 @@ def join(
             "--certificate": certificate,
             "--renew": renew,
             "--revocation-list": revocation_list,
+            "--column-key": column_key,
             "--sign": sign,
             "--fingerprint": fingerprint,
             "--revoke": revoke,
             "--reissue": reissue,
+            "--share-column-key": share_column_key,
             "--authority": authority,
             "--passphrase-file": passphrase_file,
             "--days": days,
@@ -147,7 +169,9 @@ def join(
         _check(given, site)
         if authority is None:
             assert site is not None
-            text, facts = _at_site(site, certificate, revocation_list, renew=renew)
+            text, facts = _at_site(site, certificate, revocation_list, column_key, renew=renew)
+        elif share_column_key:
+            text, facts = share_key(authority)
         else:
             operator = _AuthorityOperator(authority, passphrase_file, days or VALIDITY_DAYS)
             text, facts = operator.revoke(revoke) if sign is None else operator.sign(sign, fingerprint, renew=renew)
@@ -159,37 +183,43 @@ def join(
 
 def _check(given: Mapping[str, object], site: Path | None) -> None:
     """Raise InvalidInput unless the options ask for one action, either at the site or at the authority."""
-    jobs = [name for name in ("--sign", "--revoke", "--reissue") if given[name]]
+    jobs = [name for name in ("--sign", "--revoke", "--reissue", "--share-column-key") if given[name]]
     if len(jobs) > 1:
         raise InvalidInput(f"{jobs[0]} and {jobs[1]} cannot be combined; run one after the other")
     if jobs:
-        at_site = [name for name in ("--certificate", "--revocation-list") if given[name]]
+        at_site = [name for name in ("--certificate", "--revocation-list", "--column-key") if given[name]]
         if site is not None or at_site or (given["--renew"] and not given["--sign"]):
             raise InvalidInput(f"{jobs[0]} is for the authority, but other arguments are for a site; omit either kind")
         if not given["--authority"]:
             raise InvalidInput(f"{jobs[0]} needs --authority; give the folder made by deepca init")
         if given["--fingerprint"] and not given["--sign"]:
             raise InvalidInput("--fingerprint needs --sign; add that, or omit --fingerprint")
+        unused = [name for name in ("--passphrase-file", "--days") if given["--share-column-key"] and given[name]]
+        if unused:
+            raise InvalidInput(f"{unused[0]} does not apply to --share-column-key, which signs nothing; omit it")
         return
     for name in ("--authority", "--fingerprint", "--passphrase-file", "--days"):
         if given[name]:
             actions = "--sign" if name == "--fingerprint" else "one of --sign, --revoke and --reissue"
+            actions = "one of --sign, --revoke, --reissue and --share-column-key" if name == "--authority" else actions
             raise InvalidInput(f"{name} needs {actions}; add that, or omit {name}")
     if site is None:
         raise InvalidInput("no site was given; give its site.toml, or --sign, --revoke or --reissue at the authority")
-    chosen = [name for name in ("--renew", "--certificate", "--revocation-list") if given[name]]
+    chosen = [name for name in ("--renew", "--certificate", "--revocation-list", "--column-key") if given[name]]
     if len(chosen) > 1:
         raise InvalidInput(f"{chosen[0]} and {chosen[1]} cannot be combined; run one after the other")
 
 
 def _at_site(
-    site: Path, certificate: Path | None, revocation_list: Path | None, *, renew: bool
+    site: Path, certificate: Path | None, revocation_list: Path | None, column_key: Path | None, *, renew: bool
 ) -> tuple[str, dict[str, object]]:
-    """Install a certificate or a revocation list received from the authority, or else request a certificate."""
+    """Install a file received from the authority, or else request a certificate."""
     if certificate is not None:
         return _install(site, certificate)
     if revocation_list is not None:
         return _install_revocation_list(site, revocation_list)
+    if column_key is not None:
+        return install_key(site, column_key)
     return _request(site, renew)
 
 
@@ -247,12 +277,14 @@ class _AuthorityOperator:
             "not_after": signed.not_after.isoformat(),
             "also_valid": [one.serial for one in found.valid],
             "list": signed.revocation_list.number,
+            "column_key": str(signed.column_key.path),
         }
         text = (
             f"Signed for {signed.site}, valid until {signed.not_after:%Y-%m-%d}: {grouped(signed.fingerprint)}\n"
             f"Send [bold]{escape(str(signed.certificate))}[/] to the site; it is not secret. It also contains "
             f"revocation list {signed.revocation_list.number}. To revoke the certificate:\n"
-            f"  deepca join --revoke {signed.serial} --authority {escape(str(self.authority))}"
+            f"  deepca join --revoke {signed.serial} --authority {escape(str(self.authority))}\n"
+            f"{how_to_share(signed.column_key.path)}"
         )
         return text, facts
 

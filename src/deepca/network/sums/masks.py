@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -52,6 +53,11 @@ Pair = tuple[int, int]
 class EphemeralKey:
     """An X25519 key that is never stored; it lasts as long as the process.
 
+    Parameters
+    ----------
+    random_bytes : callable, default=secrets.token_bytes
+        Source of randomness; another one only for simulations that have to be repeatable.
+
     Raises
     ------
     MissingExtraError
@@ -64,8 +70,8 @@ class EphemeralKey:
     True
     """
 
-    def __init__(self) -> None:
-        self._private: X25519PrivateKey = _x25519().X25519PrivateKey.generate()
+    def __init__(self, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        self._private: X25519PrivateKey = _x25519().X25519PrivateKey.from_private_bytes(random_bytes(KEY_BYTES))
 
     def __repr__(self) -> str:
         """Return a text without the secret."""
@@ -105,7 +111,7 @@ class SumMasks:
 
     Parameters
     ----------
-    secrets : mapping of (int, int) to bytes
+    pair_secrets : mapping of (int, int) to bytes
         Secrets of the pairs i < j that mask each other and contain a local agent.
     local : sequence of int
         Indices of the local agents.
@@ -117,8 +123,8 @@ class SumMasks:
     Its state is the history of sums: agents have to make the same calls in the same order.
     """
 
-    def __init__(self, secrets: Mapping[Pair, bytes], local: Sequence[int], plan: bytes) -> None:
-        self._secrets = dict(sorted(secrets.items()))
+    def __init__(self, pair_secrets: Mapping[Pair, bytes], local: Sequence[int], plan: bytes) -> None:
+        self._secrets = dict(sorted(pair_secrets.items()))
         self._row = {agent: row for row, agent in enumerate(local)}
         self.plan, self._epoch, self._count, self._history = plan, -1, 0, b""
         self.enter(0)

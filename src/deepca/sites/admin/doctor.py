@@ -19,12 +19,25 @@ from deepca.sites.admin.findings import (
     format_day,
 )
 from deepca.sites.admin.reachability import AddressProbe, AgentReport, probe_address, query_agents
-from deepca.sites.admin.site_checks import check_certificates, check_data, check_folders, check_port
+from deepca.sites.admin.site_checks import (
+    check_certificates,
+    check_column_key,
+    check_data,
+    check_folders,
+    check_port,
+)
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.pki.revocation import EXPIRY_WARNING_PERIOD
-from deepca.sites.protocol.fingerprints import as_printable, differing_columns, fingerprint_of, network_digest
+from deepca.sites.protocol.fingerprints import (
+    COLUMN_KEY_ENTRY,
+    as_printable,
+    comparable_entries,
+    differing_columns,
+    fingerprint_of,
+    network_digest,
+)
 
 __all__ = ["compare_clocks", "compare_settings", "examine", "explain_failed_connection"]
 
@@ -70,6 +83,9 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     for finding, loaded in check_certificates(site):
         mine = loaded or mine
         yield finding
+    of_key, column_key = check_column_key(site)
+    if of_key is not None:
+        yield of_key
     if not names:
         return
     if mine is None and not site.plaintext:
@@ -80,7 +96,9 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     yield port
     probes = _probe_neighbours(site, mine, patience)
     yield from _check_connections(site, probes)
-    yield from _check_agents(site, mine, source, probes, free=free, seconds=seconds)
+    prints = None if source is None or column_key is None else fingerprint_of(network, source, column_key)
+    columns = None if source is None else source.columns
+    yield from _check_agents(site, mine, prints, columns, probes, free=free, seconds=seconds)
 
 
 def _blamed_for_file(path: Path, file: str | None) -> str:
@@ -178,7 +196,8 @@ def _blamed_for_other(name: str, reason: str) -> str:
 def _check_agents(
     site: SiteFile,
     mine: Certificates | None,
-    source: Source | None,
+    ours: Mapping[str, bytes] | None,
+    columns: Sequence[str] | None,
     probes: Mapping[int, AddressProbe],
     *,
     free: bool,
@@ -195,12 +214,11 @@ def _check_agents(
     except DeepcaError as error:
         yield Finding("agents", "wrong", str(error), THIS_SITE)
         return
-    ours = fingerprint_of(network, source) if source is not None else None
     for j, one in heard.items():
         yield from _check_agent(site, j, one, probes.get(j), seconds)
     yield from compare_clocks(site, heard)
     if ours is not None:
-        yield from compare_settings(site, ours, source.columns if source is not None else None, heard)
+        yield from compare_settings(site, ours, columns, heard)
 
 
 def _check_agent(
@@ -269,9 +287,7 @@ def compare_settings(
         return
     differing = 0
     for j, prints in sorted(theirs.items()):
-        names = sorted(name for name in {*ours, *prints} if ours.get(name) != prints.get(name))
-        if "columns" in names and "number of columns" in names:
-            names.remove("columns")
+        names = comparable_entries(name for name in {*ours, *prints} if ours.get(name) != prints.get(name))
         if names:
             differing += 1
             name = site.network.sites[j].name
@@ -281,7 +297,10 @@ def compare_settings(
                 if len(theirs) == 1
                 else f"{THIS_SITE}, or {name} if the others agree with this site"
             )
-            text = f"this site differs from {name}: {shown}; use the same network.toml, columns and version everywhere"
+            text = (
+                f"this site differs from {name}: {shown}; use the same network.toml, columns, columns.key and version "
+                "everywhere"
+            )
             yield Finding("agreement", "wrong", text, who)
     if not differing:
         known = ", ".join(site.network.sites[j].name for j in sorted(theirs))
@@ -301,4 +320,10 @@ def _describe_difference(
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         return f"column {differing[0] + 1} is {columns[differing[0]]!r} here and has another name there{more}"
     shown = as_printable(here.get(name, b""), there.get(name, b""))
+    if name == COLUMN_KEY_ENTRY:
+        which = "" if shown is None else f" (identifier {shown[0] or 'none'} here, {shown[1] or 'none'} there)"
+        return (
+            f"another {name}{which}, so columns were not compared: get columns.key from the operator of the authority "
+            "and install it with deepca join SITE --column-key FILE, where it differs from that"
+        )
     return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"different {name}"

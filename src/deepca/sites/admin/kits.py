@@ -17,6 +17,7 @@ from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.site_file import write_site
 from deepca.sites.pki.authority import LEDGER, Authority
 from deepca.sites.pki.certificates import build_request, pem
+from deepca.sites.pki.column_key import COLUMN_KEY_FILE, share_column_key, write_column_key
 from deepca.sites.pki.keys import new_key, write_key
 
 __all__ = ["Kit", "Kits", "make_kits"]
@@ -78,11 +79,13 @@ def make_kits(
             authority = Authority.create(stage / "authority", found.name, passphrase=passphrase)
             revoked = (authority.folder / "revoked.pem").read_bytes()
             write_atomic(stage / "authority" / "network.toml", text)
+            column_key = share_column_key(authority.folder).key
             for site in found.sites:
                 kit = stage / site.name
                 write_atomic(kit / "network.toml", text)
                 write_atomic(kit / "authority.pem", pem(authority.certificate))
                 write_atomic(kit / "revoked.pem", revoked)
+                write_column_key(kit / COLUMN_KEY_FILE, column_key)
                 write_site(kit / "site.toml", site.name, _DATA_PLACEHOLDER, edit_data=True)
                 if trial:
                     key = new_key()
@@ -106,10 +109,10 @@ def _check_free(network: NetworkFile, out: Path, *, trial: bool) -> None:
     """Raise InvalidInput if a file would be overwritten."""
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out}: this is a file; give the name of a folder", file=str(out))
-    kept = ("authority.pem", "authority.key", "issued.json", "network.toml", "revoked.pem", LEDGER)
+    kept = ("authority.pem", "authority.key", "issued.json", "network.toml", "revoked.pem", COLUMN_KEY_FILE, LEDGER)
     names = [f"authority/{file}" for file in kept]
     for site in network.sites:
-        files = ("network.toml", "authority.pem", "revoked.pem", "site.toml")
+        files = ("network.toml", "authority.pem", "revoked.pem", COLUMN_KEY_FILE, "site.toml")
         names += [f"{site.name}/{file}" for file in ("site.pem", "site.key") if trial]
         names += [f"{site.name}/{file}" for file in files]
     for name in names:

@@ -22,11 +22,13 @@ from deepca.sites.admin.reachability import probe_address
 from deepca.sites.config.addresses import split_address
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import load_certificate, now_utc
+from deepca.sites.pki.column_key import column_key_of
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.pki.keys import load_key, pending_key_path
 from deepca.sites.pki.revocation import EXPIRY_WARNING_PERIOD, current_revocation_list, expiry_warning
+from deepca.sites.protocol.fingerprints import column_key_identifier
 
-__all__ = ["check_certificates", "check_data", "check_folders", "check_port"]
+__all__ = ["check_certificates", "check_column_key", "check_data", "check_folders", "check_port"]
 
 _MAX_COLUMNS = 5  # named in a finding, which should fit on a line
 
@@ -226,6 +228,20 @@ def _blamed_for_certificate(reason: str) -> str:
         case "early":
             return f"{THIS_SITE}, if its clock is wrong"
     return THIS_SITE
+
+
+def check_column_key(site: SiteFile) -> tuple[Finding | None, bytes | None]:
+    """Check the key for column names, and return it if it can be used; a plaintext site has nothing to check."""
+    try:
+        key = column_key_of(site)
+    except InvalidInput as error:
+        exposed = error.value is not None  # the file is right, its permissions are not
+        who = THIS_SITE if exposed else f"{THIS_SITE}, with a copy from {AUTHORITY_OPERATOR}"
+        return Finding("column key", "wrong", str(error), who), None
+    if site.plaintext:
+        return None, key
+    text = f"{site.column_key.name} is readable only by its owner; identifier {column_key_identifier(key)}"
+    return Finding("column key", "ok", text), key
 
 
 def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tuple[Finding, bool]:

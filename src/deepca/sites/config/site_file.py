@@ -27,7 +27,7 @@ _SITE_KEYS = (
     "checkpoints",
     "security",
 )
-_SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "plaintext")
+_SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "column_key", "plaintext")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class SiteFile:
         Certificate of the authority, certificate of this site, and its private key.
     revoked : Path
         Revocation list; need not exist.
+    column_key : Path
+        Key for column names, which all sites share; unused if ``plaintext``.
     plaintext : bool
         Whether to connect without certificates; all addresses must then be loopback addresses.
     """
@@ -81,6 +83,7 @@ class SiteFile:
     certificate: Path
     key: Path
     revoked: Path
+    column_key: Path
     plaintext: bool
 
     @property
@@ -140,6 +143,7 @@ def read_site(path: Path) -> SiteFile:
         certificate=file(security, "certificate", "site.pem"),
         key=file(security, "key", "site.key"),
         revoked=file(security, "revoked", "revoked.pem"),
+        column_key=file(security, "column_key", "columns.key"),
         plaintext=plaintext,
     )
     _check_site(found, table, security)
@@ -245,5 +249,6 @@ def write_site(
         + line("certificate", "site.pem", "certificate of this site, signed by the authority")
         + line("key", "site.key", "private key; it never leaves this site")
         + line("revoked", "revoked.pem", "revocation list; need not exist")
+        + line("column_key", "columns.key", "key for column names, the same at all sites; keep it secret")
     )
     write_atomic(path, text.encode())

@@ -1,9 +1,9 @@
 """The certificate authority of one network, which signs its sites' certificates and its revocation lists.
 
 An authority is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, a record of all certificates and of
-the number of the last revocation list; ``revoked.pem``, that list; and ``ledger.jsonl``, one line for every
-certificate, revocation and list. It signs each key only once, so a certificate that replaces another one always has a
-new key.
+the number of the last revocation list; ``revoked.pem``, that list; ``columns.key``, see
+:mod:`deepca.sites.pki.column_key`; and ``ledger.jsonl``, one line for every certificate, revocation, list and key for
+column names. It signs each key only once, so a certificate that replaces another one always has a new key.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from deepca.sites.pki.revocation import (
 __all__ = [
     "LEDGER",
     "Authority",
+    "add_to_ledger",
     "check_request",
     "load_own_certificate",
     "network_of",
@@ -109,6 +110,17 @@ def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[st
             value=its_network,
         )
     return site, public
+
+
+def add_to_ledger(folder: Path, event: str, now: datetime, **facts: object) -> None:
+    """Append a line to the ledger of the authority in a folder, which is never rewritten."""
+    line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
+    handle = os.open(folder / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, f"{line}\n".encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @dataclass(frozen=True)
@@ -211,7 +223,7 @@ class Authority:
             # recorded before anybody has it: a certificate without a record could not be revoked
             write_records(self.folder, [*issued, one], number)
             facts = {"site": site, "serial": one.serial, "fingerprint": one.key}
-            self._add_to_ledger("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
+            add_to_ledger(self.folder, "signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
         return signed
 
     def _check_new(self, key: str, issued: list[IssuedCertificate]) -> None:
@@ -296,7 +308,7 @@ class Authority:
             serials = {one.serial: one for one in newly}
             self._next_list([serials.get(one.serial, one) for one in issued], number, days, now)
             for one in newly:
-                self._add_to_ledger("revoked", now, site=one.site, serial=one.serial)
+                add_to_ledger(self.folder, "revoked", now, site=one.site, serial=one.serial)
         return newly
 
     def reissue(self, days: int = REVOCATION_LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
@@ -330,7 +342,9 @@ class Authority:
             builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
         content = pem(builder.sign(self.key, hashes.SHA256()))
         write_records(self.folder, issued, number)  # before anybody has the list, so that no number is ever used twice
-        self._add_to_ledger("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
+        add_to_ledger(
+            self.folder, "list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates})
+        )
         path = self.folder / "revoked.pem"
         write_atomic(path, content)
         return parse_revocation_list(content, self.certificate, path)
@@ -363,13 +377,3 @@ class Authority:
 
     def _identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-
-    def _add_to_ledger(self, event: str, now: datetime, **facts: object) -> None:
-        """Append a line to the ledger, which is never rewritten."""
-        line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
-        handle = os.open(self.folder / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, f"{line}\n".encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)

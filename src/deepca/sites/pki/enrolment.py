@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from deepca._util.files import sync_folder, write_atomic
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
-from deepca.sites.config.site_file import SiteFile, read_site
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import (
     build_request,
@@ -31,7 +31,8 @@ from deepca.sites.pki.certificates import (
     read_content,
     site_of,
 )
-from deepca.sites.pki.identity import Identity, load_authority
+from deepca.sites.pki.column_key import SharedColumnKey, share_column_key
+from deepca.sites.pki.identity import Identity, load_authority, read_secured_site
 from deepca.sites.pki.issued import IssuedCertificate
 from deepca.sites.pki.keys import fingerprint, load_key, new_key, pending_key_path, write_key
 from deepca.sites.pki.requests import PendingRequest, examine_request, read_request, with_file
@@ -78,7 +79,10 @@ class CertificateRequest:
 
 @dataclass(frozen=True)
 class SignedCertificate:
-    """A certificate to return to its site, with its serial number in hexadecimal and the revocation list."""
+    """A certificate to return to its site, with its serial number in hexadecimal and the revocation list.
+
+    A site that lacks the key for column names needs a copy of ``column_key`` as well, which is secret.
+    """
 
     site: str
     serial: str
@@ -86,6 +90,7 @@ class SignedCertificate:
     fingerprint: str
     not_after: datetime
     revocation_list: RevocationList
+    column_key: SharedColumnKey
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def request_certificate(path: Path, *, renew: bool = False) -> CertificateReques
     renew : bool, default False
         Whether to request another certificate while the current one stays in use.
     """
-    site = _read_site(path)
+    site = read_secured_site(path)
     if not renew and site.certificate.exists():
         until = load_certificate(site.certificate).not_valid_after_utc
         raise InvalidInput(
@@ -172,7 +177,7 @@ def install(path: Path, certificate: Path) -> InstalledCertificate:
     InvalidInput
         If a file cannot be used, or the certificate is for another key.
     """
-    site = _read_site(path)
+    site = read_secured_site(path)
     content = read_content(certificate)
     found = parse_certificate(content, certificate)
     authority = load_authority(site)
@@ -227,7 +232,7 @@ def install_revocation_list(path: Path, file: Path) -> InstalledRevocationList:
 
     A list without a number, which earlier versions may have left, is replaced.
     """
-    site = _read_site(path)
+    site = read_secured_site(path)
     authority = load_authority(site)
     found = parse_revocation_list(read_content(file), authority, file)
     if found.expired(now_utc()):
@@ -270,19 +275,6 @@ def _installed_number(site: SiteFile, authority: x509.Certificate) -> int:
     return 0 if there is None else there.number
 
 
-def _read_site(path: Path) -> SiteFile:
-    """Read the ``site.toml`` of a site that uses certificates."""
-    site = read_site(path)
-    if site.plaintext:
-        raise InvalidInput(
-            f"{site.path}: plaintext = true, so this site does not use certificates; remove that line to use them",
-            file=str(site.path),
-            parameter="plaintext",
-            value=True,
-        )
-    return site
-
-
 # -------------------------------------------------------------------------------------------------------- the authority
 
 
@@ -311,6 +303,7 @@ def sign_request(
     found, csr = read_request(path, authority)  # read once: the request compared is the one signed
     found.check(expected, renew=renew)
     signer = Authority.load(authority, passphrase)
+    column_key = share_column_key(authority)
     out = path.parent / f"{found.site}.pem"
     if out.exists():
         _check_replaceable(out, found.site)
@@ -324,7 +317,13 @@ def sign_request(
     revoked = signer.up_to_date_revocation_list()
     write_atomic(out, pem(signed) + revoked.pem)
     return SignedCertificate(
-        found.site, f"{signed.serial_number:x}", out, fingerprint(signed), signed.not_valid_after_utc, revoked
+        site=found.site,
+        serial=f"{signed.serial_number:x}",
+        certificate=out,
+        fingerprint=fingerprint(signed),
+        not_after=signed.not_valid_after_utc,
+        revocation_list=revoked,
+        column_key=column_key,
     )
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from deepca._util.files import write_atomic
 from deepca._util.logs import EventLogger
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
-from deepca.sites.config.site_file import SiteFile
+from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import (
     check_certificate,
     check_peer,
@@ -37,7 +37,7 @@ from deepca.sites.pki.revocation import (
     parse_revocation_list,
 )
 
-__all__ = ["Identity", "load_authority"]
+__all__ = ["Identity", "load_authority", "read_secured_site"]
 
 _logger = logging.getLogger(__name__)
 
@@ -224,6 +224,19 @@ class Identity:
 
     def _log_warning(self, text: str) -> None:
         EventLogger(_logger, self.site).warning(text, event="revocations")
+
+
+def read_secured_site(path: Path) -> SiteFile:
+    """Read the ``site.toml`` of a site that uses certificates."""
+    site = read_site(path)
+    if site.plaintext:
+        raise InvalidInput(
+            f"{site.path}: plaintext = true, so this site does not use certificates; remove that line to use them",
+            file=str(site.path),
+            parameter="plaintext",
+            value=True,
+        )
+    return site
 
 
 def load_authority(site: SiteFile) -> x509.Certificate:

@@ -24,6 +24,7 @@ from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoints import CheckpointFolder
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
 from deepca.sites.config.site_file import SiteFile
+from deepca.sites.pki.column_key import column_key_of
 from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.fingerprints import fingerprint_of, network_digest
 from deepca.sites.protocol.incarnation import Incarnation
@@ -180,14 +181,14 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
     credentials = None if site.plaintext else Identity.load(site)
+    prints = fingerprint_of(network, source, column_key_of(site))
     run = network_digest(network)
     named_run = hashlib.sha256(run + network.run.encode()).digest()
     rows = RowDigests(site)
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
-    private = PrivateSums(names, site.index) if network.privacy == "private" else None
+    private = PrivateSums(names) if network.privacy == "private" else None
     mask_key = b"" if private is None else private.public_key
-    prints = fingerprint_of(network, source)
     config = NodeConfig(names, site.index, network.links, run, prints, message_limit, mask_key)
     # the name does not depend on the rows: promises to other sites remain valid even if the data file changes
     result = f"result-{config.agreement_digest.hex()[:16]}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepca._util.logs import EventLogger
 from deepca.errors import InvalidInput, NetworkError, PeerFault
-from deepca.sites.protocol.fingerprints import as_printable, differing_columns
+from deepca.sites.protocol.fingerprints import as_printable, comparable_entries, differing_columns
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
 from deepca.sites.runtime.node_config import NodeConfig, Policy
@@ -20,8 +20,8 @@ __all__ = ["USE_SAME_FILES", "Assembly"]
 _logger = logging.getLogger(__name__)
 
 USE_SAME_FILES = (
-    "agree with the operators of the other sites on one network.toml, the same columns and the same deepca version, "
-    "then start all agents again"
+    "agree with the operators of the other sites on one network.toml, one columns.key, the same columns and the same "
+    "deepca version, then start all agents again"
 )
 """Advice for operators of sites whose settings or columns differ."""
 _NEVER = float("-inf")
@@ -322,10 +322,9 @@ class Assembly:
         other = self._me if self._me not in odd else min(record.site for record in self.table if record.site not in odd)
         here, there = self.table[one.site].fingerprint, self.table[other].fingerprint
         who, whom = ("this site" if site == self._me else self.name(site) for site in (one.site, other))
-        names = [name for name in one.names if name != "columns" or "number of columns" not in one.names]
         found = [
             _compared_columns(here, there, who, whom) if name == "columns" else _compared(name, here, there, who, whom)
-            for name in names
+            for name in comparable_entries(one.names)
         ]
         return "; ".join(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,13 +30,13 @@ class PrivateSums:
     ----------
     sites : tuple of str
         Names of all sites.
-    me : int
-        Index of this site.
+    random_bytes : callable, default=secrets.token_bytes
+        Source of randomness; another one only for simulations that have to be repeatable.
     """
 
-    def __init__(self, sites: tuple[str, ...], me: int) -> None:
-        self._sites, self._me = sites, me
-        self._key, self._nonce = EphemeralKey(), b""
+    def __init__(self, sites: tuple[str, ...], random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        self._sites, self._random_bytes = sites, random_bytes
+        self._key, self._nonce = EphemeralKey(random_bytes), b""
 
     @property
     def public_key(self) -> bytes:
@@ -45,7 +45,7 @@ class PrivateSums:
 
     def commit(self) -> bytes:
         """Draw a new random number for the seed of the next plan, and return the commitment to it."""
-        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._nonce = self._random_bytes(_NONCE_BYTES)
         return _commitment_to(self._nonce)
 
     def begin(self, network: AgentNetwork, plan: RunPlan) -> None:
@@ -55,7 +55,7 @@ class PrivateSums:
             if not (key and commitment):
                 raise PeerFault(name, "has published no key for private sums; its operator should update deepca there")
         self._check_distinct(names, plan.mask_keys)
-        secrets_of_pairs = {}
+        pair_secrets = {}
         shared = {
             other: self._secret(names[other], plan.mask_keys[other])  # of all members, so that all sites check all keys
             for other in range(len(names))
@@ -63,8 +63,8 @@ class PrivateSums:
         }
         for pair in partners(len(names), plan.digest):
             if network.agent in pair:
-                secrets_of_pairs[pair] = shared[pair[0] + pair[1] - network.agent]
-        network.use_masks(SumMasks(secrets_of_pairs, (network.agent,), plan.digest))
+                pair_secrets[pair] = shared[pair[0] + pair[1] - network.agent]
+        network.use_masks(SumMasks(pair_secrets, (network.agent,), plan.digest))
 
     def seed(self, network: AgentNetwork, plan: RunPlan, given: int) -> int:
         """Return a seed that no member could choose, the same at all members.
