@@ -1,0 +1,23 @@
+"""Measure what sites learn about each other: least squares over everything that a coalition sees."""
+
+from deepca.planning.leakage.measure import (
+    ADVERSARIES,
+    MAX_COLUMNS,
+    MAX_SITES,
+    Errors,
+    Exposure,
+    Leakage,
+    measure_leakage,
+    random_sites,
+)
+
+__all__ = [
+    "ADVERSARIES",
+    "MAX_COLUMNS",
+    "MAX_SITES",
+    "Errors",
+    "Exposure",
+    "Leakage",
+    "measure_leakage",
+    "random_sites",
+]

@@ -1,0 +1,395 @@
+"""Play the adversary on a network: measure what coalitions of sites learn about a single one, open and private."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+from scipy import sparse
+
+from deepca._util.typing import Array
+from deepca.data.local_data import LocalData, read
+from deepca.data.sources import ArraySource, Source
+from deepca.decomposition.settings import Settings, check_settings
+from deepca.errors import InvalidInput, ParameterError
+from deepca.network.private import MIN_PRIVATE_AGENTS
+from deepca.network.sums.rounds import sum_tree
+from deepca.operators.linalg import frobenius
+from deepca.planning.leakage.adversary import Coalition, Estimate
+from deepca.planning.leakage.recording import Run, Sites, record_run
+from deepca.planning.methods import ObserverFactory
+from deepca.topology.graph import Topology
+
+__all__ = [
+    "ADVERSARIES",
+    "MAX_COLUMNS",
+    "MAX_SITES",
+    "Adversary",
+    "Errors",
+    "Exposure",
+    "Leakage",
+    "measure_leakage",
+    "random_sites",
+]
+
+Adversary = Literal["parent", "one neighbour", "all neighbours", "all but two", "all others"]
+"""Who tries to learn the numbers of a site: coalitions of other sites."""
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+
+MAX_SITES = 24
+"""Largest number of sites: every coalition repeats the masks of the whole run."""
+MAX_COLUMNS = 400
+"""Largest number of columns: every estimate is a dense matrix."""
+_MAX_SPARED = 4  # number of choices of the second site that is not in a coalition of all but two
+_EXACT_ALGORITHMS = ("auto", "krylov", "covariance")
+_SPREAD = 0.5  # standard deviation of the means of random sites, in units of the standard deviation of their rows
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of what an adversary has rebuilt of a site; None if there is nothing to rebuild.
+
+    Parameters
+    ----------
+    mean : float or None
+        Distance from the mean of the site, divided by the distance between the latter and the mean of all rows, which
+        everybody knows.
+    covariance : float or None
+        Frobenius norm of the error of the covariance (about the site's own mean), divided by that of the covariance;
+        None if the site has a single row.
+    rows : float or None
+        Frobenius norm of the error of the rows, up to a rotation that keeps their mean, divided by that of the rows
+        minus the mean of all rows. Such a rotation changes neither mean nor covariance; of two rows it can only change
+        the order. None for sites with more rows than columns.
+    """
+
+    mean: float | None
+    covariance: float | None
+    rows: float | None
+
+    @property
+    def decisive(self) -> float:
+        """Error of the covariance; if there is none, of the mean; infinite if there is none either."""
+        return next((one for one in (self.covariance, self.mean) if one is not None), math.inf)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What the most successful coalition of a kind learns about a site.
+
+    Parameters
+    ----------
+    site : int
+        Index of the site.
+    adversary : str
+        Kind of coalition, one of :data:`ADVERSARIES`.
+    members : tuple of int
+        Its members.
+    open, private : Errors
+        Errors of what they rebuild from everything that they see in an open and in a private network.
+    totals : Errors
+        Errors of what they rebuild from the totals and their own rows alone.
+    isolates : bool
+        Whether all other sites are members, so that the totals give the numbers of the site away.
+    """
+
+    site: int
+    adversary: Adversary
+    members: tuple[int, ...]
+    open: Errors
+    private: Errors
+    totals: Errors
+    isolates: bool
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """Measured leakage of a network.
+
+    Parameters
+    ----------
+    topology : str
+        Name of the graph.
+    names : tuple of str
+        Names of the sites.
+    n_rows : tuple of int
+        Their numbers of rows.
+    dim : int
+        Number of columns.
+    components : int
+        Number of components that were computed.
+    status : str
+        How the fit ended.
+    exposures : tuple of Exposure
+        One for every site and kind of adversary that exists.
+    n_coalitions : int
+        Number of pairs of a coalition and a site that were tried.
+    private_excess : float
+        Largest difference, over all coalitions that leave at least two sites out, between an error in the private
+        network and the same error of the totals: zero, unless masks fail.
+    """
+
+    topology: str
+    names: tuple[str, ...]
+    n_rows: tuple[int, ...]
+    dim: int
+    components: int
+    status: str
+    exposures: tuple[Exposure, ...]
+    n_coalitions: int
+    private_excess: float
+
+
+def measure_leakage(
+    sources: Sequence[Source],
+    topology: Topology,
+    settings: Settings,
+    *,
+    names: Sequence[str] | None = None,
+    on_rows: Callable[[int], None] | None = None,
+    observer_factory: ObserverFactory | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Leakage:
+    """Run a fit in an open and in a private network, and rebuild the numbers of every site from what others see.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        Rows of each site, with the same columns in the same order.
+    topology : Topology
+        Static undirected graph of the sites.
+    settings : Settings
+        Settings of the fit; the algorithm must be one that uses exact sums only.
+    names : sequence of str, optional
+        Names of the sites; by default, their numbers.
+    on_rows : callable, optional
+        Called with the number of rows of each block after the block has been read.
+    observer_factory : callable, optional
+        Returns an observer for the run of a given name, "open" or "private".
+    progress : callable, optional
+        Called with the numbers of coalitions that are done, and of all.
+
+    Returns
+    -------
+    Leakage
+        Errors of what coalitions rebuild.
+
+    Raises
+    ------
+    InvalidInput
+        If the network cannot be private, or is too large.
+    DataError
+        If the rows cannot be used.
+    """
+    check_settings(settings)
+    _check(sources, topology, settings)
+    rows = [read((source,), form="covariance", on_rows=on_rows) for source in sources]
+    runs = [
+        record_run(
+            rows,
+            topology,
+            settings,
+            private=private,
+            observers=() if observer_factory is None else (observer_factory("private" if private else "open"),),
+        )
+        for private in (False, True)
+    ]
+    sites = [_Site.of(source, one, runs[0]) for source, one in zip(sources, rows, strict=True)]
+    measured = _Measurement(runs[0], runs[1], sites)
+    exposures, n_coalitions = _worst(measured, topology, progress)
+    model = runs[0].model
+    return Leakage(
+        topology=topology.name,
+        names=tuple(map(str, range(len(sites)))) if names is None else tuple(names),
+        n_rows=tuple(site.n for site in sites),
+        dim=sources[0].d,
+        components=len(model.components),
+        status=str(model.status.code),
+        exposures=exposures,
+        n_coalitions=n_coalitions,
+        private_excess=measured.excess,
+    )
+
+
+def _worst(
+    measured: _Measurement, topology: Topology, progress: Callable[[int, int], None] | None
+) -> tuple[tuple[Exposure, ...], int]:
+    """Try all coalitions; return the most successful of each kind for every site, and the number of tries."""
+    sites = range(topology.n_agents)
+    tasks = [(site, kind, members) for site in sites for kind, members in _coalitions(topology, site)]
+    best: dict[tuple[int, Adversary], Exposure] = {}
+    for done, (site, kind, members) in enumerate(sorted(tasks, key=lambda task: sorted(task[2]))):
+        if progress is not None:
+            progress(done, len(tasks))
+        found = measured.exposure(site, kind, members)
+        if (site, kind) not in best or found.open.decisive < best[site, kind].open.decisive:
+            best[site, kind] = found
+    ordered = tuple(best[site, kind] for site in sites for kind in ADVERSARIES if (site, kind) in best)
+    return ordered, len(tasks)
+
+
+def random_sites(m: int, n_rows: int, columns: int, seed: int) -> tuple[ArraySource, ...]:
+    """Draw Gaussian rows for m sites that differ in their means and covariances.
+
+    Parameters
+    ----------
+    m : int
+        Number of sites.
+    n_rows : int
+        Rows of each site.
+    columns : int
+        Number of columns.
+    seed : int
+        Seed.
+
+    Returns
+    -------
+    tuple of ArraySource
+        The rows of each site.
+    """
+    rng = np.random.default_rng(seed)
+    spread = 1.0 / np.sqrt(np.arange(1.0, columns + 1.0))
+    found = []
+    for j in range(m):
+        axes = np.linalg.qr(np.eye(columns) + 0.3 * rng.standard_normal((columns, columns)))[0]
+        rows = (rng.standard_normal((n_rows, columns)) * spread) @ axes.T
+        found.append(ArraySource(rows + _SPREAD * rng.standard_normal(columns) * spread, f"site {j}", agent=j))
+    return tuple(found)
+
+
+def _check(sources: Sequence[Source], topology: Topology, settings: Settings) -> None:
+    """Raise InvalidInput if the leakage cannot be measured."""
+    m, d = topology.n_agents, sources[0].d
+    if not MIN_PRIVATE_AGENTS <= m <= MAX_SITES:
+        raise InvalidInput(
+            f"there are {m} sites, but leakage is measured for {MIN_PRIVATE_AGENTS} to {MAX_SITES}: two sites learn "
+            "each other's numbers from any sum, and more sites take too long; choose a network of another size",
+            parameter="agents",
+        )
+    if not topology.static_undirected:
+        raise ParameterError(
+            "topology", topology.name, "a static undirected network, such as ring, in which exact sums are possible"
+        )
+    if d > MAX_COLUMNS:
+        raise InvalidInput(
+            f"the rows have {d:,} columns, but leakage is measured for at most {MAX_COLUMNS}; measure it on some of "
+            "the columns, or on random rows",
+            parameter="columns",
+        )
+    if settings.algorithm not in _EXACT_ALGORITHMS:
+        raise ParameterError(
+            "algorithm",
+            settings.algorithm,
+            "auto, krylov or covariance, which send exact sums only; other algorithms gossip, and the first message of "
+            "a site is its own",
+        )
+
+
+@dataclass(frozen=True)
+class _Site:
+    """True numbers of a site; columns are divided by their units if the fit scales them."""
+
+    n: int
+    mean: Array
+    covariance: Array
+    rows: Array | None
+    common: Array
+
+    @classmethod
+    def of(cls, source: Source, data: LocalData, run: Run) -> _Site:
+        """Compute the numbers of a site from its rows."""
+        [moments], d = data.moments, source.d
+        units = np.ones(d) if run.model.scale is None else np.asarray(run.model.scale, dtype=np.float64)
+        covariance = moments.scatter_about(moments.reference, moments.shift) / max(moments.n - 1, 1)
+        rows = None
+        if moments.n <= d:
+            blocks = [block if isinstance(block, np.ndarray) else block.toarray() for block in source.blocks()]
+            rows = np.concatenate(blocks).astype(np.float64) / units
+        scaled = covariance / np.outer(units, units)
+        return cls(moments.n, moments.mean / units, scaled, rows, run.common_mean / units)
+
+    def errors(self, found: Estimate) -> Errors:
+        """Return the errors of an estimate."""
+        return Errors(
+            mean=_relative(found.mean - self.mean, self.mean - self.common),
+            covariance=_relative(found.covariance - self.covariance, self.covariance) if self.n > 1 else None,
+            rows=None if self.rows is None else self._rows_error(found, self.rows),
+        )
+
+    def _rows_error(self, found: Estimate, rows: Array) -> float | None:
+        """Return the error of rows with the estimated mean and covariance, turned to be as near as possible."""
+        n = self.n
+        basis = np.linalg.svd(np.ones((1, n)))[2][1:]  # of the space of n numbers with sum zero
+        true = basis @ rows
+        values, vectors = np.linalg.eigh(found.covariance)
+        values, vectors = np.maximum(values[::-1][: n - 1], 0.0), vectors[:, ::-1][:, : n - 1]
+        guess = np.sqrt((n - 1) * values)[:, None] * vectors.T
+        left, _, right = np.linalg.svd(true @ guess.T)
+        apart = [true - left @ right @ guess, np.sqrt(n) * (self.mean - found.mean)[None]]
+        return _relative(np.concatenate(apart), rows - self.common)
+
+
+def _relative(error: Array, size: Array) -> float | None:
+    """Return the quotient of two norms; None if the second is zero."""
+    whole = float(frobenius(np.atleast_2d(size)))
+    return float(frobenius(np.atleast_2d(error))) / whole if whole > 0.0 else None
+
+
+class _Measurement:
+    """Coalitions in both networks, and the errors of what they rebuild."""
+
+    def __init__(self, open_run: Run, private_run: Run, sites: Sequence[_Site]) -> None:
+        self._sites = sites
+        self.excess = 0.0
+
+        @lru_cache(maxsize=1)  # all sites that a coalition is tried on follow one another
+        def coalitions(members: Sites) -> tuple[Coalition, Coalition, Coalition]:
+            return (
+                Coalition(open_run, members),
+                Coalition(private_run, members),
+                Coalition(private_run, members, totals_only=True),
+            )
+
+        self._coalitions = coalitions
+
+    def exposure(self, site: int, kind: Adversary, members: Sites) -> Exposure:
+        """Measure what a coalition learns about a site."""
+        open_, private, totals = (self._sites[site].errors(one.estimate(site)) for one in self._coalitions(members))
+        isolates = len(members) == len(self._sites) - 1
+        if not isolates:
+            self.excess = max(self.excess, *_differences(private, totals))
+        return Exposure(site, kind, tuple(sorted(members)), open_, private, totals, isolates)
+
+
+def _differences(a: Errors, b: Errors) -> Iterator[float]:
+    for one, other in ((a.mean, b.mean), (a.covariance, b.covariance), (a.rows, b.rows)):
+        yield abs((one or 0.0) - (other or 0.0))
+
+
+def _coalitions(topology: Topology, site: int) -> Iterator[tuple[Adversary, Sites]]:
+    """Yield the coalitions to try against a site."""
+    m, neighbors = topology.n_agents, topology.neighbors(site)
+    parent = _parents(topology).get(site)
+    if parent is not None:
+        yield "parent", frozenset([parent])
+    for neighbor in neighbors:
+        yield "one neighbour", frozenset([neighbor])
+    yield "all neighbours", frozenset(neighbors)
+    others = [j for j in range(m) if j != site]
+    for at in sorted({round(i) for i in np.linspace(0, m - 2, min(m - 1, _MAX_SPARED))}):
+        yield "all but two", frozenset(others) - {others[at]}
+    yield "all others", frozenset(others)
+
+
+@lru_cache(maxsize=4)
+def _parents(topology: Topology) -> dict[int, int]:
+    """Return the agent to which each agent but the root sends its sums."""
+    found = {}
+    for weights in sum_tree(topology, from_leader=True).up:
+        entries = sparse.coo_array(weights)
+        found.update({int(j): int(i) for i, j in zip(entries.row, entries.col, strict=True) if i != j})
+    return found
