@@ -26,6 +26,7 @@ from deepca.cli.commands.init import init
 from deepca.cli.commands.join import join
 from deepca.cli.commands.model import inspect, transform
 from deepca.cli.commands.plan import plan
+from deepca.cli.commands.privacy import privacy
 from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
@@ -122,6 +123,11 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca simulate --links links.csv -k 5 --plot simulated.png",
         "deepca simulate sites/site0.csv --links links.csv --label-column class -k 3 --algorithms krylov,accelerated",
         "deepca simulate --links links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'",
+    ),
+    privacy: (
+        "deepca privacy sites/*.csv -k 3 --scale --label-column class --topology star",
+        "deepca privacy network.toml --rows 20",
+        "deepca privacy network.toml --data 'sites/*.csv' --label-column class --json | jq '.summary[]'",
     ),
     trial: TRIAL_EXAMPLES,
     init: (
