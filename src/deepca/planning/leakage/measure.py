@@ -45,7 +45,8 @@ MAX_SITES = 24
 MAX_COLUMNS = 400
 """Largest number of columns: every estimate is a dense matrix."""
 _MAX_SPARED = 4  # number of choices of the second site that is not in a coalition of all but two
-_EXACT_ALGORITHMS = ("auto", "krylov", "covariance")
+_EXACT = 1e-10  # errors below it are rounding, and not compared
+_PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")
 _SPREAD = 0.5  # standard deviation of the means of random sites, in units of the standard deviation of their rows
 
 
@@ -104,6 +105,11 @@ class Exposure:
     private: Errors
     totals: Errors
     isolates: bool
+
+    @property
+    def success(self) -> tuple[float, float]:
+        """How much the coalition has learned, for comparisons: in the open network first, then in the private one."""
+        return -max(self.open.decisive, _EXACT), -self.private.decisive
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ def _worst(
         if progress is not None:
             progress(done, len(tasks))
         found = measured.exposure(site, kind, members)
-        if (site, kind) not in best or found.open.decisive < best[site, kind].open.decisive:
+        if (site, kind) not in best or found.success > best[site, kind].success:
             best[site, kind] = found
     ordered = tuple(best[site, kind] for site in sites for kind in ADVERSARIES if (site, kind) in best)
     return ordered, len(tasks)
@@ -280,7 +286,7 @@ def _check(sources: Sequence[Source], topology: Topology, settings: Settings) ->
             "the columns, or on random rows",
             parameter="columns",
         )
-    if settings.algorithm not in _EXACT_ALGORITHMS:
+    if settings.algorithm not in _PRIVATE_ALGORITHMS:
         raise ParameterError(
             "algorithm",
             settings.algorithm,
