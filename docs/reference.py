@@ -34,6 +34,7 @@ MODULES = (
     "decomposition.streaming",
     "decomposition.spectral.graphs",
     "decomposition.spectral.clustering",
+    "planning.leakage",
     "planning.links",
     "errors",
 )

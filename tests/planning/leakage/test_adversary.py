@@ -15,9 +15,10 @@ from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.network.sums import Words
-from deepca.planning.leakage import random_sites, recording
+from deepca.planning.leakage import random_sites, recording, records
 from deepca.planning.leakage.adversary import Coalition, Estimate
-from deepca.planning.leakage.recording import COUNTS, PRODUCTS, Run, record_run
+from deepca.planning.leakage.recording import record_run
+from deepca.planning.leakage.records import COUNTS, PRODUCTS, Run
 from deepca.topology import Topology
 from tests.support.problems import close
 
@@ -181,7 +182,8 @@ def test_where_few_pairs_share_masks_a_coalition_learns_the_sum_of_every_part_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Large networks have fewer masks than pairs; here, sites 0 … 4 share masks along a path."""
-    monkeypatch.setattr(recording, "partners", lambda m, plan: frozenset((j, j + 1) for j in range(m - 1)))
+    for module in (recording, records):
+        monkeypatch.setattr(module, "partners", lambda m, plan: frozenset((j, j + 1) for j in range(m - 1)))
     private_run = recorded(deepca.topology.star(M), 50, private=True)
     root = private_run.topology.center
     X = rows_of(50)

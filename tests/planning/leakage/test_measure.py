@@ -14,7 +14,7 @@ from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput, ParameterError
 from deepca.planning.leakage import ADVERSARIES, MAX_COLUMNS, MAX_SITES, Leakage, measure_leakage, random_sites
 from deepca.planning.leakage.adversary import Estimate
-from deepca.planning.leakage.measure import _Site
+from deepca.planning.leakage.scoring import TrueSite
 from tests.support.errors import raises
 
 SETTINGS = Settings(n_components=2)
@@ -65,7 +65,7 @@ def test_every_site_meets_every_adversary_that_exists() -> None:
 def test_errors_do_not_depend_on_a_rotation_of_the_rows_that_keeps_their_mean() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 6)) + 3.0
-    site = _Site(4, X.mean(axis=0), np.cov(X, rowvar=False), X, np.zeros(6))
+    site = TrueSite(4, X.mean(axis=0), np.cov(X, rowvar=False), X, np.zeros(6))
     exact = site.errors(Estimate(4.0, X.mean(axis=0), np.cov(X, rowvar=False)))
     assert exact.mean == exact.covariance == 0.0
     assert exact.rows is not None

@@ -24,7 +24,7 @@ from deepca.cli.options import (
     LabelColumnOption,
     QuietOption,
     ScaleOption,
-    complete_name,
+    TopologyOption,
     parse_components,
 )
 from deepca.cli.view.leakage import as_plain, show_leakage
@@ -34,8 +34,8 @@ from deepca.data.readers import open_sources, spool
 from deepca.data.sources import Source
 from deepca.decomposition.settings import Settings
 from deepca.engines.shards import expand_patterns
-from deepca.errors import DataError, InvalidInput
-from deepca.planning.leakage import MAX_COLUMNS, MAX_SITES, measure_leakage, random_sites
+from deepca.errors import DataError, InvalidInput, ParameterError
+from deepca.planning.leakage import MAX_COLUMNS, MAX_SITES, PRIVATE_ALGORITHMS, measure_leakage, random_sites
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.solver.progress import ProgressBar, bars
 from deepca.topology.graph import Topology
@@ -68,17 +68,6 @@ _AgentsOption = Annotated[
     int | None,
     typer.Option(min=1, metavar="M", rich_help_panel=DATA, help="Split all rows over this many sites."),
 ]
-_TopologyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--topology",
-        metavar="NAME",
-        rich_help_panel=ALGORITHM,
-        help="Network of the sites, such as ring or star.",
-        show_default=TOPOLOGY,
-        autocompletion=complete_name,
-    ),
-]
 _DataOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -110,13 +99,12 @@ _ColumnsOption = Annotated[
     ),
 ]
 _SeedOption = Annotated[
-    int | None,
+    int,
     typer.Option(
         min=0,
         metavar="N",
         rich_help_panel=ALGORITHM,
-        help="Seed of random rows, random networks and the starting point.",
-        show_default="that of network.toml, or 0",
+        help="Seed of random rows; with files of rows, of random networks and of the starting point.",
     ),
 ]
 
@@ -130,19 +118,20 @@ def privacy(
     columns: _ColumnsOption = None,
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
-    topology: _TopologyOption = None,
+    topology: TopologyOption = TOPOLOGY,
     center: CenterOption = True,
     scale: ScaleOption = False,
-    seed: _SeedOption = None,
+    seed: _SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure what sites learn about each other, in an open and in a private network.
+    """Measure what sites learn about each other.
 
-    The fit runs twice in this process, with one thread per site, and all messages are recorded. Then each site's mean,
-    covariance and rows are rebuilt by least squares from all that others have seen: its parent in the spanning tree,
-    one neighbour, all neighbours, all sites but two. The table shows the relative errors, beside those of the same
-    sites if they knew the sums over all sites only. An error of about 1 means that nothing has been learned.
+    The fit runs in an open network and in a private one, in this process, with one thread per site, and all messages
+    are recorded. Then each site's mean, covariance and rows are rebuilt by least squares from all that others have
+    seen: its parent in the spanning tree, one neighbour, all neighbours, all sites but two. The table shows the
+    relative errors, beside those of the same sites if they knew the sums over all sites only. An error of about 1 means
+    that nothing has been learned.
 
     Networks have 3 to 24 sites, and rows at most 400 columns. The exit code is 1 if anybody learns more from a private
     network than from the sums.
@@ -158,8 +147,8 @@ def privacy(
                 raise InvalidInput("--data, --rows and --columns need a network.toml; give one, or omit them")
             if components is None:
                 raise InvalidInput("--components is required with files of rows", parameter="components")
-            settings = Settings(parse_components(components), center, scale, seed=seed or 0)
-            setting = _of_rows(expand_patterns(targets), files, agents, topology or TOPOLOGY, settings)
+            settings = Settings(parse_components(components), center, scale, seed=seed)
+            setting = _of_rows(expand_patterns(targets), files, agents, topology, settings)
         with ExitStack() as showing:
             progress = _Progress(showing, disable=quiet or as_json)
             found = measure_leakage(
@@ -199,7 +188,7 @@ class _Random:
     files: Sequence[Path]
     rows: int | None
     columns: int | None
-    seed: int | None
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -213,13 +202,13 @@ class _Setting:
 
 
 def _check_decided_by_file(
-    components: str | None, agents: int | None, topology: str | None, *, scale: bool, center: bool
+    components: str | None, agents: int | None, topology: str, *, scale: bool, center: bool
 ) -> None:
     """Raise InvalidInput if an option is given that network.toml decides."""
     given = {
         "--components": components is not None,
         "--agents": agents is not None,
-        "--topology": topology is not None,
+        "--topology": topology != TOPOLOGY,
         "--scale": scale,
         "--no-center": not center,
     }
@@ -236,6 +225,11 @@ def _of_network_file(targets: Sequence[Path], files: _Files, given: _Random) -> 
         )
     network = read_network(targets[0])
     names, settings = tuple(site.name for site in network.sites), network.settings
+    if settings.algorithm not in PRIVATE_ALGORITHMS:
+        expected = (
+            f"leakage is measured for {', '.join(PRIVATE_ALGORITHMS)}, which send exact sums only; choose one of them"
+        )
+        raise ParameterError("algorithm", settings.algorithm, expected, file=str(targets[0]))
     if given.files:
         if given.rows is not None or given.columns is not None:
             raise InvalidInput("--rows and --columns describe random rows; omit them, or omit --data")
@@ -245,8 +239,8 @@ def _of_network_file(targets: Sequence[Path], files: _Files, given: _Random) -> 
         raise InvalidInput("--label-column and --dataset apply to files only; give --data, or omit them")
     k, rows = settings.n_components, given.rows or _ROWS
     columns = given.columns or max(_COLUMNS, _COLUMNS_PER_COMPONENT * k if isinstance(k, int) else 0)
-    seed = (settings.seed or 0) if given.seed is None else given.seed
-    return _Setting(random_sites(len(names), rows, min(columns, MAX_COLUMNS), seed), names, network.topology, settings)
+    sources = random_sites(len(names), rows, min(columns, MAX_COLUMNS), given.seed)
+    return _Setting(sources, names, network.topology, settings)
 
 
 def _by_site(files: Sequence[Path], network: NetworkFile) -> list[Path]:

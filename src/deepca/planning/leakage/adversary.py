@@ -11,7 +11,7 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca.network.sums import SumLayout, Words
 from deepca.network.sums.masks import SumMasks
-from deepca.planning.leakage.recording import COLUMNS, COUNTS, PRODUCTS, SQUARES, Pair, RecordedSum, Run, Sites, SumPart
+from deepca.planning.leakage.records import COLUMNS, COUNTS, PRODUCTS, SQUARES, Pair, RecordedSum, Run, Sites, SumPart
 
 __all__ = ["Coalition", "Estimate"]
 
@@ -162,7 +162,7 @@ class Coalition:
         """Return the sets over which sums are known, and these sums."""
         known, layout = self.knowledge[part.sum_index], self.run.agents[0].sums[part.sum_index].layout
         sets = tuple(sorted(known, key=sorted))
-        return sets, np.array([layout.totals(known[sites])[part.position].value for sites in sets])
+        return sets, np.array([part.decode(layout, known[sites]) for sites in sets])
 
     @cached_property
     def _solved(self) -> dict[str, dict[int, Array]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,16 +10,16 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import sparse
 
-from deepca._util.typing import Array
-from deepca.data.local_data import LocalData, read
+from deepca.data.local_data import read
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import InvalidInput, ParameterError
 from deepca.network.private import MIN_PRIVATE_AGENTS
 from deepca.network.sums.rounds import sum_tree
-from deepca.operators.linalg import frobenius
-from deepca.planning.leakage.adversary import Coalition, Estimate
-from deepca.planning.leakage.recording import Run, Sites, record_run
+from deepca.planning.leakage.adversary import Coalition
+from deepca.planning.leakage.recording import record_run
+from deepca.planning.leakage.records import Run, Sites
+from deepca.planning.leakage.scoring import Errors, TrueSite
 from deepca.planning.methods import ObserverFactory
 from deepca.topology.graph import Topology
 
@@ -28,8 +27,8 @@ __all__ = [
     "ADVERSARIES",
     "MAX_COLUMNS",
     "MAX_SITES",
+    "PRIVATE_ALGORITHMS",
     "Adversary",
-    "Errors",
     "Exposure",
     "Leakage",
     "measure_leakage",
@@ -44,38 +43,11 @@ MAX_SITES = 24
 """Largest number of sites: every coalition repeats the masks of the whole run."""
 MAX_COLUMNS = 400
 """Largest number of columns: every estimate is a dense matrix."""
+PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")
+"""Algorithms that use exact sums only."""
 _MAX_SPARED = 4  # number of choices of the second site that is not in a coalition of all but two
 _EXACT = 1e-10  # errors below it are rounding, and not compared
-_PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")
 _SPREAD = 0.5  # standard deviation of the means of random sites, in units of the standard deviation of their rows
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Relative errors of what an adversary has rebuilt of a site; None if there is nothing to rebuild.
-
-    Parameters
-    ----------
-    mean : float or None
-        Distance from the mean of the site, divided by the distance between the latter and the mean of all rows, which
-        everybody knows.
-    covariance : float or None
-        Frobenius norm of the error of the covariance (about the site's own mean), divided by that of the covariance;
-        None if the site has a single row.
-    rows : float or None
-        Frobenius norm of the error of the rows, up to a rotation that keeps their mean, divided by that of the rows
-        minus the mean of all rows. Such a rotation changes neither mean nor covariance; of two rows it can only change
-        the order. None for sites with more rows than columns.
-    """
-
-    mean: float | None
-    covariance: float | None
-    rows: float | None
-
-    @property
-    def decisive(self) -> float:
-        """Error of the covariance; if there is none, of the mean; infinite if there is none either."""
-        return next((one for one in (self.covariance, self.mean) if one is not None), math.inf)
 
 
 @dataclass(frozen=True)
@@ -204,7 +176,7 @@ def measure_leakage(
         )
         for private in (False, True)
     ]
-    sites = [_Site.of(source, one, runs[0]) for source, one in zip(sources, rows, strict=True)]
+    sites = [TrueSite.of(source, one, runs[0]) for source, one in zip(sources, rows, strict=True)]
     measured = _Measurement(runs[0], runs[1], sites)
     exposures, n_coalitions = _worst(measured, topology, progress)
     model = runs[0].model
@@ -286,7 +258,7 @@ def _check(sources: Sequence[Source], topology: Topology, settings: Settings) ->
             "the columns, or on random rows",
             parameter="columns",
         )
-    if settings.algorithm not in _PRIVATE_ALGORITHMS:
+    if settings.algorithm not in PRIVATE_ALGORITHMS:
         raise ParameterError(
             "algorithm",
             settings.algorithm,
@@ -295,60 +267,10 @@ def _check(sources: Sequence[Source], topology: Topology, settings: Settings) ->
         )
 
 
-@dataclass(frozen=True)
-class _Site:
-    """True numbers of a site; columns are divided by their units if the fit scales them."""
-
-    n: int
-    mean: Array
-    covariance: Array
-    rows: Array | None
-    common: Array
-
-    @classmethod
-    def of(cls, source: Source, data: LocalData, run: Run) -> _Site:
-        """Compute the numbers of a site from its rows."""
-        [moments], d = data.moments, source.d
-        units = np.ones(d) if run.model.scale is None else np.asarray(run.model.scale, dtype=np.float64)
-        covariance = moments.scatter_about(moments.reference, moments.shift) / max(moments.n - 1, 1)
-        rows = None
-        if moments.n <= d:
-            blocks = [block if isinstance(block, np.ndarray) else block.toarray() for block in source.blocks()]
-            rows = np.concatenate(blocks).astype(np.float64) / units
-        scaled = covariance / np.outer(units, units)
-        return cls(moments.n, moments.mean / units, scaled, rows, run.common_mean / units)
-
-    def errors(self, found: Estimate) -> Errors:
-        """Return the errors of an estimate."""
-        return Errors(
-            mean=_relative(found.mean - self.mean, self.mean - self.common),
-            covariance=_relative(found.covariance - self.covariance, self.covariance) if self.n > 1 else None,
-            rows=None if self.rows is None else self._rows_error(found, self.rows),
-        )
-
-    def _rows_error(self, found: Estimate, rows: Array) -> float | None:
-        """Return the error of rows with the estimated mean and covariance, turned to be as near as possible."""
-        n = self.n
-        basis = np.linalg.svd(np.ones((1, n)))[2][1:]  # of the space of n numbers with sum zero
-        true = basis @ rows
-        values, vectors = np.linalg.eigh(found.covariance)
-        values, vectors = np.maximum(values[::-1][: n - 1], 0.0), vectors[:, ::-1][:, : n - 1]
-        guess = np.sqrt((n - 1) * values)[:, None] * vectors.T
-        left, _, right = np.linalg.svd(true @ guess.T)
-        apart = [true - left @ right @ guess, np.sqrt(n) * (self.mean - found.mean)[None]]
-        return _relative(np.concatenate(apart), rows - self.common)
-
-
-def _relative(error: Array, size: Array) -> float | None:
-    """Return the quotient of two norms; None if the second is zero."""
-    whole = float(frobenius(np.atleast_2d(size)))
-    return float(frobenius(np.atleast_2d(error))) / whole if whole > 0.0 else None
-
-
 class _Measurement:
     """Coalitions in both networks, and the errors of what they rebuild."""
 
-    def __init__(self, open_run: Run, private_run: Run, sites: Sequence[_Site]) -> None:
+    def __init__(self, open_run: Run, private_run: Run, sites: Sequence[TrueSite]) -> None:
         self._sites = sites
         self.excess = 0.0
 
