@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -16,8 +17,10 @@ from studies.leakage.study import Results
 __all__ = ["draw"]
 
 # Okabe–Ito colours for colour-blind readers; markers distinguish them in greyscale
-_OPEN, _PRIVATE, _TOTALS = "#D55E00", "#0072B2", "#000000"
-_WIDTH = 0.13  # of the strip of draws of one number of rows
+_OPEN: dict[str, Any] = {"c": "#D55E00", "marker": "o"}
+_PRIVATE: dict[str, Any] = {"c": "#0072B2", "marker": "s"}
+_TOTALS: dict[str, Any] = {"c": "#999999", "marker": "^"}
+_APART, _WIDTH = 0.27, 0.1  # distance between the strips of one number of rows, and half their width
 
 
 def draw(results: Results, path: Path) -> None:
@@ -29,7 +32,7 @@ def draw(results: Results, path: Path) -> None:
             _panel(panel, results, network)
         panels[0].set_ylabel("relative error of the covariance")
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, markerscale=2.5)
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=150, format="png", metadata={"Software": None})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,24 +40,16 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _panel(panel: Axes, results: Results, network: str) -> None:
-    rng = np.random.default_rng(0)
     for x, rows in enumerate(results.plan.rows):
-        shown = [one.covariance for one in results.by_parents(network, rows)]
         pairs = results.pairs(network, rows)
-        for at, values, colour, marker, size, label in (
-            (x - 0.2, shown, _OPEN, "o", 8.0, "open: parent of a leaf"),
-            (x + 0.2, [one.covariance for one, _ in pairs], _PRIVATE, "o", 14.0, "private: any up to all but two"),
-            (x + 0.2, [one.covariance for _, one in pairs], _TOTALS, ".", 2.0, "the same, knowing the totals only"),
+        for at, errors, style, label in (
+            (x - _APART, results.by_parents(network, rows), _OPEN, "open: parent of a leaf"),
+            (x, [private for private, _ in pairs], _PRIVATE, "private: any up to all but two"),
+            (x + _APART, [totals for _, totals in pairs], _TOTALS, "the same, totals only"),
         ):
-            jitter = (
-                np.random.default_rng(x).uniform(-_WIDTH, _WIDTH, len(values))
-                if at > x
-                else rng.uniform(-_WIDTH, _WIDTH, len(values))
-            )
-            heights = np.array(values, dtype=np.float64)
-            panel.scatter(
-                at + jitter, heights, s=size, c=colour, marker=marker, linewidths=0, label=label if x == 0 else None
-            )
+            jitter = np.random.default_rng(x).uniform(-_WIDTH, _WIDTH, len(errors))
+            heights = np.array([one.covariance for one in errors], dtype=np.float64)
+            panel.scatter(at + jitter, heights, s=6.0, linewidths=0, label=label if x == 0 else None, **style)
     panel.set(yscale="log", ylim=(1e-17, 1e2), title=network, xlabel="rows per site")
     panel.set_xticks(range(len(results.plan.rows)), [f"{rows:,}" for rows in results.plan.rows])
     panel.axhline(1e-10, color="#999999", linewidth=0.8, linestyle=":")

@@ -39,8 +39,9 @@ def _setting(results: Results, figure: str | None, made: str) -> Section:
         "sites pool what they know: the messages that they sent and received, their own rows, the totals, and their "
         "keys, with which they remove the masks that they share. What remains are linear equations about the row "
         "counts, sums, squares and products of the other sites, alone or added up, and a coalition takes the smallest "
-        "solution. Messages with masks that no member knows are random numbers, so they are not used. `deepca privacy` "
-        "does the same for any network and rows; `src/deepca/planning/leakage` is the code.\n\n"
+        "solution. Messages with masks that no member knows are random numbers, so they are not used; nor is what "
+        "agents flood instead of adding it up, such as the numbers of the stop rule. `deepca privacy` does the same "
+        "for any network and rows; `src/deepca/planning/leakage` is the code.\n\n"
         f"{plan.sites} sites with {_listed(plan.rows)} Gaussian rows of {plan.columns} columns each, {plan.components} "
         f"components, on a {' and a '.join(plan.networks)}: {plan.draws} draws of each. Means and covariances differ "
         "between sites. Coalitions against every site: its parent in the spanning tree, each neighbour, all "
@@ -76,7 +77,7 @@ def _open(results: Results) -> Section:
                 worst <= EXACT,
             ),
             Assertion(
-                f"So does it the rows themselves, where there are {min(plan.rows)}.",
+                f"It also rebuilds the rows, where there are {min(plan.rows)}.",
                 f"largest error {max(_values(two, _QUANTITIES['rows'])):.1e}",
                 max(_values(two, _QUANTITIES["rows"])) <= EXACT,
             ),
