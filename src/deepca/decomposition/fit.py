@@ -171,6 +171,7 @@ def fit(
         rows = read_rows(rows, network, settings, weights=weights, on_rows=on_rows, engine=engine)
     found = _decompose_with_checkpoints(rows, network, settings, checkpointing, options)
     found = _with_traffic_of_all(found, network.traffic - before, engine)
+    network.confirm_totals()
     model = build_model(found, network.topology, settings, whiten=whiten, single_precision=rows.is_float32)
     return Fitted(model, found, rows)
 

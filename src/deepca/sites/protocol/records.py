@@ -396,6 +396,8 @@ class RecordTable:
         best = max(common, key=lambda one: (one.iteration, one.key), default=None)
         reached = max(record.offer.reached for record in records)
         source = next(record.site for record in records if record.offer.reached == reached) if reached >= 0 else -1
+        if any(record.mask_key for record in records):
+            source = -1  # a private run can be repeated from its seed, so it starts over where it cannot resume
         return RunPlan(
             epoch,
             who,
