@@ -308,7 +308,7 @@ def _made_up(claim: Any) -> Any:
 
 def _forged_record() -> list[tuple[Any, str, Any]]:
     """Forward a forged record of the first site, which claims that this site has failed."""
-    from deepca.sites.protocol.records import Failure
+    from deepca.sites.protocol.failures import Failure
     from deepca.sites.runtime.node.neighbors import Neighbors
 
     honest = Neighbors._signed_record

@@ -15,8 +15,9 @@ from deepca.errors import BadArray, InvalidInput, PeerFailed, PooledDataError
 from deepca.network.agent import AgentNetwork
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.parcels import Parcel, pack
-from deepca.sites.protocol.records import Failure, Offer, RunPlan
+from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Node, NodeConfig
 from deepca.topology import Topology, path, ring
