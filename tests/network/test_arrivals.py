@@ -14,9 +14,10 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError, PeerFailed, PeerTimeout
-from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.agent import AgentNetwork
 from deepca.network.arrivals import describe_fault
-from deepca.network.transports.base import Message, Tag
+from deepca.network.threads import run_agents
+from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.operators import from_matrices
 from deepca.solver.certificate.certification import certify
@@ -26,7 +27,7 @@ from studies.faults.lies import ARRAYS
 M, LIAR = 4, 2
 
 
-class _Lying:
+class _Lying(Transport):
     reliable = True
 
     def __init__(self, inner: MemoryTransport, phase: str, change: Callable[[Message], Message]) -> None:

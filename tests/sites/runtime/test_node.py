@@ -20,8 +20,9 @@ from deepca.decomposition.fit import build_model, decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
-from deepca.network.agent import AgentNetwork, run_agents
-from deepca.network.transports.base import Message, Tag
+from deepca.network.agent import AgentNetwork
+from deepca.network.threads import run_agents
+from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, COLUMN_KEY_ENTRY, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
@@ -475,7 +476,7 @@ def test_a_finished_site_that_is_started_again_ends_again_without_the_others() -
 # ------------------------------------------------------------------------------------------------------------- messages
 
 
-class _Weighed:
+class _Weighed(Transport):
     """A transport that records the sizes of messages."""
 
     reliable = True

@@ -38,7 +38,7 @@ from deepca.errors import (
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
 from deepca.network.sums.rounds import round_between
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Combine, Message, RelayStep, Tag, Transport
 from deepca.operators.linalg import qr
 from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
@@ -225,7 +225,7 @@ def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 
 
-class _Transport:
+class _Transport(Transport):
     """Transport between the members of a plan, which are numbered by their position in it."""
 
     reliable = True
@@ -240,6 +240,19 @@ class _Transport:
             self._plan, tag, {sites[j]: message for j, message in outgoing.items()}, [sites[j] for j in sources]
         )
         return {j: received[sites[j]] for j in sources}
+
+    def relay(self, steps: Sequence[RelayStep], message: Message, combine: Combine, /) -> Message:
+        """Relay messages through the node."""
+        sites = self._plan.members
+
+        def combine_by_member(index: int, sent: Message, received: dict[int, Message]) -> Message:
+            return combine(index, sent, {j: received[sites[j]] for j in steps[index].sources})
+
+        by_site = [
+            RelayStep(one.tag, tuple(sites[j] for j in one.receivers), tuple(sites[j] for j in one.sources))
+            for one in steps
+        ]
+        return self._node.relay(self._plan, by_site, message, combine_by_member)
 
 
 class _Checkpointer(CheckpointObserver):
