@@ -21,6 +21,7 @@ from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Node, NodeConfig
 from deepca.sites.runtime.node.outbox import Outbox
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.topology import Topology, path, ring
 from studies.faults.schedules import Fault, Outcome, Schedule, SimulatedRun, rows_of, simulate
 
@@ -33,7 +34,7 @@ def _played(
     """Return how each site ended, and the seconds this took; sites 0 and 1 are disconnected until ``cut_until``."""
     nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
     schedule = Schedule(
-        5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0
+        5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0, open=True
     )
     outcome = Outcome(schedule)
     simulated = SimulatedRun(schedule, rows_of(schedule) if rows is None else rows, outcome)
@@ -132,7 +133,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     outcome = simulate(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
     assert marked
     assert outcome.correct, outcome.problems
-    assert all(isinstance(outcome.endings[site], run.SiteResult) for site in range(5) if site != LIAR)
+    assert all(isinstance(outcome.endings[site], SiteResult) for site in range(5) if site != LIAR)
 
 
 @pytest.mark.parametrize("liar", range(4))

@@ -31,7 +31,8 @@ from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.node import Node, NodeConfig, NodeSnapshot, Policy
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
-from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
+from deepca.sites.runtime.run import SiteRun, run_site
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
 from studies.faults.schedules import MemoryDisk

@@ -19,7 +19,7 @@ from deepca.network.transports.memory import MemoryHub
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Offer, Record, RecordTable, RunPlan
 from deepca.sites.runtime.private_sums import PrivateSums
-from deepca.sites.runtime.run import SiteResult
+from deepca.sites.runtime.site_result import SiteResult
 from studies.faults.schedules import Fault, Outcome, Schedule, rows_of, simulate
 from tests.support.errors import raises
 
