@@ -225,10 +225,10 @@ LEADER: dict[str, Callable[[], list[Any]]] = {
         lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))
     ),
     "eigenvalues": _change_derived(
-        "deepca.solver.certificate.certification", lambda parts: (1.001 * parts[0], *parts[1:])
+        "deepca.solver.certificate.fresh_average", lambda parts: (1.001 * parts[0], *parts[1:])
     ),
     "residual": _change_derived(
-        "deepca.solver.certificate.certification", lambda parts: (parts[0], -parts[0][0], *parts[2:])
+        "deepca.solver.certificate.fresh_average", lambda parts: (parts[0], -parts[0][0], *parts[2:])
     ),
     "number of probes": lambda: [*_endless_probes(), _cap_own_count("deepca.solver.certificate.probing")],
     "axes": _change_derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),

@@ -121,7 +121,13 @@ class LocalData:
         sums = np.array([growth(max(of.n, shift.size)) for of in self.moments])
         if any(of.weight != of.n for of in self.moments):  # Σw − 1 loses digits if Σw is little more than one
             sums = sums + UNIT * scale
-        return Rounding((scale * np.square(errors)).reshape(batch), np.zeros(batch), sums.reshape(batch))
+        lengths = [_size(of, reference, shift, units) for of in self.moments]
+        return Rounding(
+            (scale * np.square(errors)).reshape(batch),
+            np.zeros(batch),
+            sums.reshape(batch),
+            sizes=(scale * np.square(np.add(lengths, errors))).reshape(batch),
+        )
 
 
 def read(
@@ -199,6 +205,12 @@ def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Arra
         sizes, rounding = sizes / units[0], rounding / units[0]
         rounding = rounding + sizes * (units[1] + 2.0 * EPS)
     return float(frobenius(rounding))
+
+
+def _size(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None) -> float:
+    """Return the norm of an agent's rows, up to rounding."""
+    sizes = np.sqrt(of.squares_about(reference, shift))
+    return float(frobenius(sizes if units is None else sizes / units[0]))
 
 
 def _in_memory(source: Source) -> Block:
