@@ -136,7 +136,7 @@ class _Options:
 
     @property
     def reveals(self) -> str:
-        """What averaging covariances reveals."""
+        """Remark about averaging covariances."""
         return _REVEALS_POOLED if self.private else _REVEALS
 
     def is_eligible(self, algorithm: str) -> bool:

@@ -127,7 +127,7 @@ class Transport(Protocol):
         Returns
         -------
         Message
-            What ``combine`` returned for the last step; `message` if there are no steps.
+            What ``combine`` returned for the last step; `message` without any step.
 
         Raises
         ------
