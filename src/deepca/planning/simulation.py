@@ -354,7 +354,7 @@ def _simulated_run(
     clock = network.clock
     if data.form == "covariance":  # the covariances are computed from the rows once
         clock.compute(np.array([float(of.n) for of in data.moments]) * data.sources[0].d ** 2)
-    timed = TimedData(data.sources, data.weights, data.form, data.moments, data.is_float32, clock=clock)
+    timed = TimedData(data.sources, data.weights, data.forms, data.moments, data.is_float32, clock=clock)
     course = Trajectory(U, lambda: clock.elapsed)
     found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result
