@@ -159,7 +159,7 @@ def test_the_simulator_finds_the_same_bits_with_the_seed_in_the_model(faults: tu
     assert np.asarray(model.explained_variance).tobytes() == again.variances.tobytes()
 
 
-# ------------------------------------------------------------------------------------------------- sites that alter sums
+# ------------------------------------------------------------------------------------------- sites that alter sums
 
 LIAR = 1
 
