@@ -123,6 +123,7 @@ class FaultyNode:
         return (
             {record.site: record.age for record in node.assembly.table if record.site != node.context.me},
             mail,
+            getattr(node.mailbox.relay, "_index", None),
             len(node.files.contents),
         )
 

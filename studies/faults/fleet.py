@@ -30,7 +30,8 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.network_file import NetworkFile, privacy_obstacle, read_network
+from deepca.sites.config.network_file import NetworkFile, read_network
+from deepca.sites.config.privacy import privacy_obstacle
 from studies.faults.faulty_agent import AgentFaults, run_with_faults
 from studies.faults.proxies import Proxies
 

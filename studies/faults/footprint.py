@@ -77,7 +77,8 @@ def _run_in_threads(sites: Sequence[Path]) -> None:
     from deepca.data.local_data import read
     from deepca.data.readers import open_source
     from deepca.decomposition.fit import decompose
-    from deepca.network.agent import AgentNetwork, run_agents
+    from deepca.network.agent import AgentNetwork
+    from deepca.network.threads import run_agents
     from deepca.sites.config.site_file import read_site
 
     files = [read_site(site) for site in sites]

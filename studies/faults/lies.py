@@ -141,19 +141,19 @@ def _model_lie(what: str) -> list[tuple[Any, str, Any]]:
 
 def _array_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol import parcels
-    from deepca.sites.runtime.node import node
+    from deepca.sites.runtime.node import outbox
 
     honest, (phase, change) = parcels.pack, ARRAYS[what]
 
     def pack(plan: bytes, tag: Tag, message: Message) -> Any:
         return honest(plan, tag, change(message) if tag.phase == phase and message.payload is not None else message)
 
-    return [(node, "pack", pack)]
+    return [(outbox, "pack", pack)]
 
 
 def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol import parcels
-    from deepca.sites.runtime.node import node
+    from deepca.sites.runtime.node import outbox
 
     honest, (phase, change) = parcels.pack, TAGS[what]
 
@@ -162,7 +162,7 @@ def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
             plan, tag = hashlib.sha256(plan).digest() if what == "plan" else plan, change(tag)
         return honest(plan, tag, message)
 
-    return [(node, "pack", pack)]
+    return [(outbox, "pack", pack)]
 
 
 # ----------------------------------------------------------------------------- false numbers sent by the leader
@@ -225,10 +225,10 @@ LEADER: dict[str, Callable[[], list[Any]]] = {
         lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))
     ),
     "eigenvalues": _change_derived(
-        "deepca.solver.certificate.certification", lambda parts: (1.001 * parts[0], *parts[1:])
+        "deepca.solver.certificate.fresh_average", lambda parts: (1.001 * parts[0], *parts[1:])
     ),
     "residual": _change_derived(
-        "deepca.solver.certificate.certification", lambda parts: (parts[0], -parts[0][0], *parts[2:])
+        "deepca.solver.certificate.fresh_average", lambda parts: (parts[0], -parts[0][0], *parts[2:])
     ),
     "number of probes": lambda: [*_endless_probes(), _cap_own_count("deepca.solver.certificate.probing")],
     "axes": _change_derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
@@ -242,20 +242,25 @@ RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "ax
 def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.network.agent import AgentNetwork
 
-    honest, phase = AgentNetwork._send_down, RELAY[what]
+    combine_words, sum_words, phase = AgentNetwork._combine_words, AgentNetwork._sum_words, RELAY[what]
+    kept: list[Any] = []  # the leader's numbers, with which the liar itself goes on
 
-    def send_down(self: Any, words: Any, layout: Any, tree: Any) -> Any:
-        if self._phase != phase or words.size == layout.n_words:
-            return honest(self, words, layout, tree)
-        first, *more = tree.down
-        # after this round, neighbours of the leader have its numbers
-        words = honest(self, words, layout, replace(tree, down=(first,)))
-        altered = words.copy()
-        altered[layout.n_words :] = (words[layout.n_words :].view(np.float64) + 1e-3).view(np.uint64)
-        honest(self, altered, layout, replace(tree, down=tuple(more)))
-        return words
+    def combine(self: Any, part: Any, layout: Any, *given: Any) -> Any:
+        message = combine_words(self, part, layout, *given)
+        if self._phase != phase or part.adds or not part.expected or part.n_words == layout.n_words:
+            return message
+        assert message.payload is not None
+        kept[:] = [message.payload[layout.n_words :]]
+        altered = message.payload.copy()
+        altered[layout.n_words :] = (kept[0].view(np.float64) + 1e-3).view(np.uint64)
+        return replace(message, payload=altered)
 
-    return [(AgentNetwork, "_send_down", send_down)]
+    def sum_once(self: Any, *given: Any) -> Any:
+        kept.clear()
+        summed, derived = sum_words(self, *given)
+        return summed, kept[0] if kept else derived
+
+    return [(AgentNetwork, "_combine_words", combine), (AgentNetwork, "_sum_words", sum_once)]
 
 
 # ------------------------------------------------------------------------------------------------- claims about results
@@ -308,7 +313,7 @@ def _made_up(claim: Any) -> Any:
 
 def _forged_record() -> list[tuple[Any, str, Any]]:
     """Forward a forged record of the first site, which claims that this site has failed."""
-    from deepca.sites.protocol.records import Failure
+    from deepca.sites.protocol.failures import Failure
     from deepca.sites.runtime.node.neighbors import Neighbors
 
     honest = Neighbors._signed_record

@@ -1,4 +1,8 @@
-"""Time messages between processes: rounds, compared with bare asyncio over TLS, and one very large message."""
+"""Time messages between processes: rounds, compared with bare asyncio over TLS, and one very large message.
+
+A round of gossip is an exchange that the algorithm's thread waits for. The rounds of an exact sum are relayed: that
+thread waits only for the last of them.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,19 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Message, RelayStep, Tag
 from studies.faults.fleet import Fleet, Hung, Process, Setup, free_ports, start_process
 
-__all__ = ["GOALS", "large_message", "round_times"]
+__all__ = ["GOALS", "RoundTimes", "large_message", "round_times"]
 
 GOALS = {12_000: 3.0, 1_000_000: 1.5}
 """Largest allowed ratio of the time of a round to that of a bare exchange, by message size in bytes."""
+_KINDS = 3  # a bare exchange, one through Node, one of a relay through Node
 _LENGTH = struct.Struct("<Q")  # precedes each message of the bare exchange
 
 
@@ -82,6 +87,20 @@ class _NodeExchange:
             for message in self.exchange(payload).values():
                 assert message.payload is not None
                 assert message.payload.nbytes == payload.nbytes
+
+    def relayed_rounds(self, count: int, payload: Array) -> None:
+        """Relay a payload in ``count`` rounds, in each of which it is sent to all neighbours."""
+        first, self._count = self._count + 1, self._count + count
+        tags = [Tag(self._plan.epoch, "measured", 0, first + n) for n in range(count)]
+        steps = [RelayStep(tag, self._peers, self._peers) for tag in tags]
+
+        def check(_: int, sent: Message, received: dict[int, Message]) -> Message:
+            for message in received.values():
+                assert message.payload is not None
+                assert message.payload.nbytes == payload.nbytes
+            return sent
+
+        self._node.relay(self._plan, steps, Message(payload, ()), check)
 
     def stop(self) -> None:
         """Leave the network and stop all threads."""
@@ -166,8 +185,18 @@ class _BareExchange:
 # --------------------------------------------------------------------------------------------------------- measurements
 
 
-def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, tuple[float, float, float]]:
-    """Return, by message size, the median seconds of a bare exchange and of a round through Node, and their ratio."""
+class RoundTimes(NamedTuple):
+    """Median seconds of a round, and median ratios to a bare exchange in the same repetition."""
+
+    bare: float
+    exchange: float
+    relayed: float
+    exchange_ratio: float
+    relayed_ratio: float
+
+
+def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, RoundTimes]:
+    """Return, by message size, how long a bare exchange takes, a round through Node, and a round relayed by it."""
     plan = ((12_000, 60), (1_000_000, 6))
     with Fleet(folder, Setup(agents=agents)) as fleet:
         barrier = multiprocessing.get_context("forkserver").Barrier(agents)
@@ -175,8 +204,9 @@ def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, t
         work = (kits, ports, plan, repetitions, barrier)
         taken = np.mean([np.asarray(one) for one in _run_processes(_time_rounds, agents, work, 240.0)], axis=0)
     found = {}
-    for (size, _), (bare, ours) in zip(plan, taken, strict=True):
-        found[size] = (float(np.median(bare)), float(np.median(ours)), float(np.median(ours / bare)))
+    for (size, _), (bare, exchange, relayed) in zip(plan, taken, strict=True):
+        numbers = (bare, exchange, relayed, exchange / bare, relayed / bare)
+        found[size] = RoundTimes(*(float(np.median(one)) for one in numbers))
     return found
 
 
@@ -189,21 +219,22 @@ def _time_rounds(
     repetitions: int,
     barrier: Any,
 ) -> None:
-    exchanges = (_BareExchange(index, kits, ports), _NodeExchange(kits[index] / "site.toml", 1 << 24))
-    taken = np.zeros((len(plan), 2, repetitions))
+    bare, node = _BareExchange(index, kits, ports), _NodeExchange(kits[index] / "site.toml", 1 << 24)
+    kinds = (bare.rounds, node.rounds, node.relayed_rounds)
+    taken = np.zeros((len(plan), _KINDS, repetitions))
     for at, (size, count) in enumerate(plan):
         payload = np.zeros(size // 8)
         for repetition in range(-1, repetitions):
-            for kind in (0, 1) if repetition % 2 else (1, 0):
+            for kind in np.roll(range(_KINDS), repetition):
                 barrier.wait(120)
                 begun = time.perf_counter()
-                exchanges[kind].rounds(count if repetition >= 0 else max(count // 5, 1), payload)
+                kinds[kind](count if repetition >= 0 else max(count // 5, 1), payload)
                 if repetition >= 0:
                     taken[at, kind, repetition] = (time.perf_counter() - begun) / count
     barrier.wait(120)
     results.send(taken.tolist())
-    for exchange in exchanges:
-        exchange.stop()
+    bare.stop()
+    node.stop()
 
 
 def large_message(folder: Path, size: int) -> tuple[float, bool]:

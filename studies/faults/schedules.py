@@ -16,14 +16,15 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
-from deepca.sites.config.network_file import privacy_obstacle
+from deepca.sites.config.privacy import privacy_obstacle
 from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
-from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
+from deepca.sites.runtime.run import SiteRun, run_site
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring
 from studies.faults.virtual import Deadlock, Host, VirtualClock, VirtualNetwork
@@ -83,6 +84,8 @@ class Schedule:
         Faults in the order of their times.
     checkpoint_every
         Iterations between checkpoints.
+    open
+        Whether the network is open even if its sums could be private.
     """
 
     seed: int
@@ -93,12 +96,14 @@ class Schedule:
     patience: float = 5.0
     deadline: float = 300.0
     checkpoint_every: int = 5
+    open: bool = False
 
     @property
     def private(self) -> bool:
         """Whether sums are private, as they are by default where they can be."""
         given = self.settings
-        return not privacy_obstacle(self.topology.n_agents, given.algorithm, given.messages, self.on_loss)
+        obstacle = privacy_obstacle(self.topology.n_agents, given.algorithm, given.messages, self.on_loss)
+        return not (self.open or obstacle)
 
 
 @dataclass

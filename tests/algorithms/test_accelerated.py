@@ -21,7 +21,7 @@ from deepca.consensus.mixers import PositiveChebyshev
 from deepca.errors import ParameterError
 from deepca.network import AgentNetwork, Network
 from deepca.network.transports import MemoryHub
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryTransport
 from deepca.operators import Operator, from_matrices, from_rows
 from deepca.operators.linalg import random_orthonormal
@@ -333,7 +333,7 @@ def test_a_disturbed_network_costs_iterations_but_no_accuracy(at: int) -> None:
         assert worst_tangent(top(stack, 2), result.W) <= 1e-9
 
 
-class Late:
+class Late(Transport):
     """Transport that announces a new epoch when its agent has sent its last message of an iteration.
 
     The neighbours have received everything and proceed to the next iteration; this agent remains in the previous one.

@@ -14,7 +14,8 @@ import pytest
 import deepca
 from deepca import BlockKrylov, Tolerance
 from deepca.algorithms import KrylovState
-from deepca.network import AgentNetwork, Network
+from deepca.errors import NetworkError, SumMismatch
+from deepca.network import AgentNetwork, Network, make_private
 from deepca.network.transports import MemoryHub
 from deepca.operators import from_matrices, from_rows, split_rows
 from deepca.solver.certificate.probing import probe
@@ -472,3 +473,31 @@ def test_a_negative_number_of_guards_is_refused(guards: int) -> None:
 def test_invalid_starts_are_refused(W0: Any) -> None:
     with pytest.raises(deepca.errors.StartError):
         BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING))
+
+
+@pytest.mark.skipif("threads" not in ENGINES, reason="agents with rows of their own")
+@pytest.mark.parametrize("private", [False, True])
+def test_an_agent_that_changes_its_rows_contradicts_symmetry(private: bool) -> None:
+    """Its products still add up, but ``Qᵀ(AP)`` is no longer ``(AQ)ᵀP``; all agents notice, none can be blamed."""
+    stack, W0 = random_stack(), deepca.operators.linalg.random_orthonormal(12, 2, seed=1)
+
+    def work(network: AgentNetwork) -> type[Exception] | None:
+        if private:
+            make_private(network)
+        before, after = (BlockKrylov(A[network.agent], W0, network) for A in (stack, stack))
+        state = before.step(before.step(before.init()))
+        if network.agent == 2:
+            after.A = from_matrices(1.01 * stack[2])
+        after._agreed = before._agreed
+        try:
+            after.step(state)
+        except NetworkError as error:
+            return type(error)
+        return None
+
+    assert deepca.run_agents(RING, work) == [SumMismatch if private else NetworkError] * 6
+
+
+def random_stack() -> Array:
+    rows = np.random.default_rng(8).standard_normal((6, 30, 12)) * np.geomspace(3.0, 0.3, 12)
+    return np.asarray(np.swapaxes(rows, -1, -2) @ rows)

@@ -29,8 +29,9 @@ from deepca.algorithms.krylov import BlockKrylov, KrylovState
 from deepca.engines import checkpoint_format
 from deepca.engines.checkpoint_format import Checkpoint, CheckpointInfo
 from deepca.engines.checkpoints import CheckpointFolder
-from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.agent import AgentNetwork
 from deepca.network.compression import Copies
+from deepca.network.threads import run_agents
 from deepca.operators import as_operator
 from tests.support.paths import ROOT
 from tests.support.problems import spectrum, spectrum_problem

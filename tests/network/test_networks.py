@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from deepca._util.typing import Array, Csr, csr
 from deepca.errors import EpochChanged, NotFiniteError, ParameterError, PeerFailed, PeerTimeout, TopologyError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
 from deepca.network.reductions import Op
-from deepca.network.transports import MemoryHub, Message, Tag
+from deepca.network.sums import COUNT
+from deepca.network.transports import MemoryHub, MemoryTransport, Message, RelayStep, Tag, Transport
+from deepca.network.transports.base import Combine
 from deepca.operators import Operator
 from tests.support.engines import (
     ENGINES,
@@ -680,7 +683,7 @@ def test_an_error_in_one_agent_ends_the_run_of_all() -> None:
         )
 
 
-class Captured:
+class Captured(Transport):
     """Transport that records messages and answers with zeros."""
 
     reliable = True
@@ -708,6 +711,42 @@ def test_messages_are_copies() -> None:
     np.testing.assert_array_equal(message.payload, np.ones((3, 2)))
     np.testing.assert_array_equal(message.riders[0], [1.0])
     assert not message.payload.flags.writeable
+
+
+class _Recorded(MemoryTransport):
+    """Transport that records the steps of every relay."""
+
+    def __init__(self, hub: MemoryHub, agent: int) -> None:
+        super().__init__(hub, agent)
+        self.relays: list[list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = []
+
+    def relay(self, steps: Sequence[RelayStep], message: Message, combine: Combine, /) -> Message:
+        self.relays.append([(step.tag.round, step.receivers, step.sources) for step in steps])
+        return super().relay(steps, message, combine)
+
+
+@pytest.mark.threads(reason="AgentNetwork")
+def test_a_sum_is_one_relay_of_the_rounds_in_which_an_agent_takes_part() -> None:
+    """Rounds in which it does nothing are numbered all the same; the root needs a second relay, for what it derives."""
+
+    def relays(place: deepca.Topology) -> list[Any]:
+        hub = MemoryHub(place.n_agents)
+
+        def work(network: AgentNetwork) -> Any:
+            transport = _Recorded(hub, network.agent)
+            recorded = AgentNetwork(place, network.agent, transport)
+            assert recorded.total(np.ones(2), COUNT).tolist() == [place.n_agents] * 2
+            assert recorded.traffic.rounds == recorded._round
+            return transport.relays
+
+        return deepca.run_agents(place, work, hub=hub)
+
+    on_path = relays(deepca.topology.path(5))
+    assert on_path[0] == [[(0, (1,), ()), (3, (), (1,))]]
+    assert on_path[1] == [[(0, (), (0,)), (1, (2,), ()), (2, (), (2,)), (3, (0,), ())]]
+    assert on_path[2] == [[(1, (), (1, 3))], [(2, (1, 3), ())]]
+    on_hypercube = relays(deepca.topology.hypercube(2))
+    assert on_hypercube[3] == [[(0, (2,), (2,)), (1, (1,), (1,))]]
 
 
 @pytest.mark.threads(reason="AgentNetwork")

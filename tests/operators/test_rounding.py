@@ -25,8 +25,9 @@ from deepca.decomposition.fit import Decomposition, fit
 from deepca.decomposition.settings import Settings
 from deepca.errors import DataError
 from deepca.operators import Covariances, SparseRows, from_matrices, from_rows
-from deepca.operators.rounding import growth
+from deepca.operators.rounding import Rounding, growth
 from deepca.operators.shifted import Shifted
+from deepca.solver.certificate.agreed_rounding import AgreedRounding
 from deepca.solver.certificate.bounds import Certificate
 from tests.data.test_moments import exact_mean, exact_scatter, in_blocks
 from tests.support.exact import centred_rows, exact_covariance, true_angle
@@ -329,3 +330,43 @@ def test_total_weights_are_the_sum_of_the_weights() -> None:
         assert totals.n_rows == 98
     mean = exact_mean(X)
     np.testing.assert_allclose(decomposed(np.split(X, 7), 2).mean, mean, rtol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [False, True])
+def test_sizes_bound_the_norms_of_the_matrices(form: Any, kind: str, scale: bool) -> None:
+    X = [KINDS[kind](part) for part in np.split(rows(3, 2.0), [6, 20, 21])]
+    weights = [np.random.default_rng(j).uniform(0.2, 5.0, part.shape[0]) for j, part in enumerate(X)]
+    local = read([as_source(part, f"agent {j}") for j, part in enumerate(X)], weights, form=form)
+    totals = agree_on_statistics(SimulatedNetwork(deepca.topology.ring(AGENTS)), local.moments)
+    units = np.sqrt(totals.squares / totals.weight) if scale else None
+    A = local.operator((AGENTS,), totals.reference, totals.shift, units, 0.1, unit_rounding=totals.unit_rounding)
+    sizes = A.rounding().sizes
+    assert sizes is not None
+    norms = np.linalg.norm(A.dense(), 2, axis=(-2, -1))
+    assert (sizes >= norms * (1.0 - 1e-12)).all()
+    assert (sizes <= 5.0 * norms).all()
+    np.testing.assert_array_equal(A.agent(2).rounding().sizes, sizes[2])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_totals_bound_the_growth_of_the_longest_sum(seed: int) -> None:
+    """Agents whose sums are long may have small or large matrices in any direction."""
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(1, 9)), int(rng.integers(1, 6))
+    G = rng.standard_normal((m, d, d)) * np.geomspace(1.0, 10.0 ** -rng.uniform(0.0, 6.0), d)
+    A = G @ np.swapaxes(G, -1, -2) * 10.0 ** rng.uniform(-3.0, 3.0, m)[:, None, None]
+    g = growth(1) * np.sqrt(rng.integers(1, 10 ** rng.integers(1, 7), m))
+    zero, sizes = np.zeros(m), np.linalg.norm(A, axis=(-2, -1))
+    off = Rounding(zero, zero, g, sizes=sizes)
+    network = SimulatedNetwork(deepca.topology.path(m))
+    agreed = AgreedRounding.of_products(network, A, off)
+    largest = float(np.linalg.eigvalsh(A.mean(axis=0))[-1])
+    worst = float(np.linalg.eigvalsh((g[:, None, None] * A).mean(axis=0))[-1])
+    assert worst <= agreed.bound(off, largest) * (1.0 + 1e-12)
+    assert agreed.growth >= g.max() * (1.0 - 1e-12)
+    assert agreed.size == pytest.approx(sizes.mean())
+    unknown = AgreedRounding.of_products(network, A, Rounding(zero, zero, g))
+    assert unknown.spread == math.inf
+    assert unknown.bound(off, largest) >= float(g.max()) * largest * (1.0 - 1e-12)

@@ -9,7 +9,7 @@ import pytest
 
 from deepca.decomposition.settings import Settings
 from deepca.errors import Unfinished
-from deepca.sites.runtime.run import SiteResult
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.topology import complete, path
 from studies.faults import schedules
 from studies.faults.schedules import Fault, Schedule, draw_schedule, simulate

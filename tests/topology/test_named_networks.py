@@ -24,7 +24,8 @@ from deepca import topology as tp
 from deepca.decomposition.settings import create_algorithm
 from deepca.errors import InvalidInput, TopologyError
 from deepca.plots import network as network_plots
-from deepca.sites.config.network_file import EXAMPLE, read_network
+from deepca.sites.config.example import EXAMPLE
+from deepca.sites.config.network_file import read_network
 from deepca.topology import Topology, directed, time_varying
 from deepca.topology.directed import Digraph
 from deepca.topology.names import DIRECTED, TIME_VARYING, agents_in_name, from_name

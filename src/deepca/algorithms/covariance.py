@@ -43,6 +43,11 @@ class CovarianceState(State):
         """Relative gap as computed by the leader."""
         return self.gap
 
+    @property
+    def is_shared(self) -> bool:
+        """True: all agents compute W and S from the same A."""
+        return True
+
 
 class CovarianceAveraging(ExactlyAveraged):
     """Exact average of the matrices ``A_j``, and its top-k eigenvectors.

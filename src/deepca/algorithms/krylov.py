@@ -22,7 +22,7 @@ from deepca.consensus.broadcasts import (
     packed,
     unpacked,
 )
-from deepca.consensus.exact import ProductUnits, agree_on_units, exact_average_and_derive
+from deepca.consensus.exact import ProductUnits, agree_on_units, check_symmetric, exact_average_and_derive
 from deepca.network.base import Network
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import orthonormal_part, project_out, symmetric_part
@@ -200,7 +200,9 @@ class BlockKrylov(ExactlyAveraged):
             network, [self._units().addend("products", local)], next_block, d * width + Q.shape[1] * kept + 1
         )
         new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
-        ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
+        AP = mean.reshape(P.shape)
+        check_symmetric(network, Q[:, : AQ.shape[1]], AQ, P, AP, self._units().largest)
+        ritz = found[0] if found else _Ritz.of(Q, AQ, AP)
         ritz.check(network, new, y)
         AQ = ritz.AQ
         W, S = Q @ ritz.y[:, :k], AQ @ (Q.T @ before)  # S = A W with the previous W

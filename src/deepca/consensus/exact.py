@@ -6,6 +6,7 @@ tree or the dimensions of a hypercube, and depend on every message: a single los
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from typing import Self
 
 import numpy as np
 
+from deepca._util.floats import SMALLEST
 from deepca._util.portable import total
 from deepca._util.typing import Array, Csr
 from deepca.consensus.mixers import Mixer
-from deepca.errors import MixingError
+from deepca.errors import MixingError, NetworkError, SumMismatch
 from deepca.network.base import MixerNetwork, Network
 from deepca.network.sums import COUNT, Addend, Total, Unit
 from deepca.network.sums.rounds import hypercube_rounds, is_hypercube, sweeps
@@ -31,6 +33,7 @@ __all__ = [
     "ProductUnits",
     "TreeSweep",
     "agree_on_units",
+    "check_symmetric",
     "exact_average",
     "exact_average_and_derive",
     "exact_mixer",
@@ -40,6 +43,7 @@ __all__ = [
 _CONTROL_SEED = 6007  # seed of the control numbers, the same at all agents
 _BOUND = Unit(-64, 2)  # bounds of products need few digits
 _MAX_AGENTS_IN_ONE_WORD = 256  # means of one word then have errors of at most about eps times the trace of the mean
+_SYMMETRY_TOLERANCE = 1e-8  # far beyond rounding, which is relative to the same bound
 _CACHE_SIZE = 16  # maximum number of graphs whose weights are cached
 
 
@@ -205,10 +209,13 @@ class ProductUnits:
         The units; None if they have to be found for every sum.
     limits : ndarray of shape (*B, d) or None
         Absolute values of the local agents' entries up to which the sums cannot overflow.
+    largest : float
+        Bound on the entries of the mean of the products; infinite if it is unknown.
     """
 
     unit: Unit | None = None
     limits: Array | None = None
+    largest: float = math.inf
 
     def addend(self, name: str, Y: Array) -> Addend:
         """Return an addend of products ``(*B, d, k)``, flattened."""
@@ -235,7 +242,38 @@ def agree_on_units(network: Network, A: Operator) -> ProductUnits:
     if counted.value[0] or not np.isfinite(N).all():
         return ProductUnits()
     unit = Unit.holding(N, words=1 if m <= _MAX_AGENTS_IN_ONE_WORD else 2)
-    return ProductUnits(unit, 2.0 * (own + N / m))
+    return ProductUnits(unit, 2.0 * (own + N / m), float(N.max(initial=0.0)) / m)
+
+
+def check_symmetric(network: Network, Q: Array, AQ: Array, P: Array, AP: Array, largest: float) -> None:
+    """Raise NetworkError if averages of products contradict the symmetry of A: ``Qᵀ(AP) = (AQ)ᵀP``.
+
+    An agent that computes with other rows than before, or adds other numbers than products, contradicts it. Nobody can
+    tell which agent that is.
+
+    Parameters
+    ----------
+    network : Network
+        Network of the agents.
+    Q, AQ : ndarray of shape (d, s)
+        Earlier directions and their averaged products.
+    P, AP : ndarray of shape (d, p)
+        New directions and their averaged products.
+    largest : float
+        Bound on the entries of averaged products.
+    """
+    if network.local.size == network.n_agents or not Q.shape[1]:
+        return  # all products were computed here
+    difference = float(np.abs(Q.T @ AP - AQ.T @ P).max())
+    if difference <= _SYMMETRY_TOLERANCE * largest * math.sqrt(len(P)) + SMALLEST:
+        return
+    what = f"products differ by {difference:.1e} from those of a symmetric matrix"
+    if network.plan is not None:
+        raise SumMismatch(network.plan, what)
+    raise NetworkError(
+        f"{what}: an agent computes with other rows than before, or a message was altered; check the data and logs of "
+        "all agents"
+    )
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:

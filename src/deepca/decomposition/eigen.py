@@ -185,7 +185,8 @@ def _eigenpairs(
     settings = common_settings(network, "eigenpairs", k, options, which=which, of=of)
     operator = matching_operator(symmetric_operators(A), network)
     checked_k(settings, operator.d)
-    search = _Search(operator, network, settings, agreed_spectral_bounds(operator, network), start, tuple(observers))
+    bounds = agreed_spectral_bounds(operator, network, tracked=_is_tracked(settings, network))
+    search = _Search(operator, network, settings, bounds, start, tuple(observers))
     found = search.find(which)
     pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
     return Eigenpairs(
@@ -224,6 +225,12 @@ def symmetric_operators(A: OperatorLike) -> OperatorLike:
     return A
 
 
+def _is_tracked(settings: Settings, network: Network) -> bool:
+    """Return whether the algorithm of the settings tracks products."""
+    exact = settings.algorithm in ("krylov", "covariance")
+    return not (exact or (settings.algorithm == "auto" and network.reliable))
+
+
 @dataclass(frozen=True)
 class _Search:
     """A search for eigenpairs, after all agents have agreed on the call and on bounds of the spectrum."""
@@ -242,8 +249,7 @@ class _Search:
 
     def _end(self, sign: int, k: int) -> tuple[Shifted, LeadingEigenpairs]:
         """Find the k largest eigenvalues of ``sign · A``."""
-        exact = self.settings.algorithm in ("krylov", "covariance")
-        tracked = not (exact or (self.settings.algorithm == "auto" and self.network.reliable))
+        tracked = _is_tracked(self.settings, self.network)
         shifted = Shifted(self.A, self.bounds.shift(sign, tracked=tracked), sign)
         settings = replace(self.settings, n_components=k)
         return shifted, find_leading(shifted, self.network, settings, start=self.start, observers=self.observers)

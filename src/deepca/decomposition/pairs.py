@@ -15,10 +15,11 @@ from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average_and_derive
 from deepca.consensus.broadcasts import check_close, for_local_agents, packed
 from deepca.consensus.exact import ProductUnits, agree_on_units
-from deepca.decomposition.spectral_bounds import agreed_largest, check_ends, ends_of
+from deepca.decomposition.spectral_bounds import check_ends, ends_of
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
+from deepca.solver.certificate.agreed_rounding import AgreedRounding, rounding_addend
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY, digest_of
 from deepca.solver.certificate.probing import probe
 from deepca.solver.ritz_axes import principal_axes
@@ -137,19 +138,20 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
     X, theta, _ = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")
     own = A @ for_local_agents(X, network)
-    off = A.rounding()
-    largest, *formed = agreed_largest(network, own, off)
+    off, exact = A.rounding(), network.adds_exactly
+    agreed = None if exact else AgreedRounding.of_largest(network, own, off)
 
     def lengths(mean: Array) -> Array:
-        R = mean.reshape(X.shape) - X * theta
+        R = mean[: X.size].reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    units = agree_on_units(network, A) if network.adds_exactly else ProductUnits()
-    products = units.addend("products", own)
-    found, shared = common_average_and_derive(network, [products], lengths, 1 + theta.size)
+    units = agree_on_units(network, A) if exact else ProductUnits()
+    addends = [units.addend("products", own), *([rounding_addend(own, off)] if exact else [])]
+    found, shared = common_average_and_derive(network, addends, lengths, 1 + theta.size)
+    agreed = agreed or AgreedRounding.from_means(found.mean[X.size :], network.n_agents)
     if not network.is_leader_local:
-        check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
-    noise = found.error_bound(largest) + off.bound(float(np.abs(theta).max()), *formed)
+        check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * agreed.size)
+    noise = found.error_bound(agreed.size) + agreed.bound(off, float(np.abs(theta).max()))
     return RitzPairs(X, theta, shared[1:] + noise, float(shared[0]) + noise, noise, low, high, failure)
 
 

@@ -14,12 +14,11 @@ from deepca.consensus.averaging import MAX_CONTROL_ERROR, messages_lost_error
 from deepca.consensus.broadcasts import SEMIORTHOGONALITY_TOLERANCE, check_bound, check_close, for_local_agents, packed
 from deepca.network.base import Network
 from deepca.operators.base import Operator
-from deepca.operators.linalg import frobenius
-from deepca.operators.rounding import Rounding
+from deepca.solver.certificate.agreed_rounding import AgreedRounding
 from deepca.solver.certificate.certification import FAILURE_PROBABILITY
 from deepca.solver.certificate.probing import ProbedSpectrum, probe
 
-__all__ = ["SpectralBounds", "agreed_largest", "agreed_spectral_bounds", "check_ends", "ends_of", "negated"]
+__all__ = ["SpectralBounds", "agreed_spectral_bounds", "check_ends", "ends_of", "negated"]
 
 _SEED = 811  # seed of the random columns, the same at every agent
 _MAX_WIDTH_RATIO = 1.1  # probing stops when the bounds are at most this many times as wide as the Ritz values
@@ -42,7 +41,7 @@ class SpectralBounds:
     failure : float
         Probability with which a bound may fail.
     largest : float
-        Estimate of the largest ‖A_j‖_F.
+        Estimate of the largest ‖A_j‖_F, or of their mean if nothing is tracked.
     """
 
     low: float
@@ -67,18 +66,22 @@ class SpectralBounds:
         return (self.high if sign < 0 else -self.low) + (margin or 1.0)
 
 
-def agreed_spectral_bounds(A: Operator, network: Network) -> SpectralBounds:
+def agreed_spectral_bounds(A: Operator, network: Network, *, tracked: bool = True) -> SpectralBounds:
     """Bound the spectrum by block Lanczos from random columns, with the same result at every agent.
 
     Certificates probe in the same way (:mod:`deepca.solver.certificate.probing`), but only outside the components. The
     smallest eigenvalue of A is minus the largest of ``−A``, whose Ritz values are those of A with the opposite sign, so
     both ends are bounded from the same products.
+
+    Only searches with tracking depend on the largest ‖A_j‖; without, nobody learns more than the mean from exact sums.
     """
     network.begin(network.epoch, 0, "extent")
     start = np.random.default_rng(_SEED).standard_normal((A.d, 1))
     start = start / norm(start)
-    off = A.rounding()
-    largest, *parts = agreed_largest(network, A @ for_local_agents(start, network), off)
+    off, products = A.rounding(), A @ for_local_agents(start, network)
+    agree = AgreedRounding.of_largest if tracked else AgreedRounding.of_products
+    agreed = agree(network, products, off)
+    largest = agreed.size
     accuracy = _MIXING_ACCURACY * largest
     rounding = 2.0 * EPS * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     bound = float(np.sqrt(A.d)) * largest
@@ -86,7 +89,7 @@ def agreed_spectral_bounds(A: Operator, network: Network) -> SpectralBounds:
 
     def formed(outside: ProbedSpectrum) -> float:
         """Return how far rounding may move eigenvalues, both in forming the A_j and in products with them."""
-        return off.bound(float(np.abs(outside.values).max()) + outside.error, *parts)
+        return agreed.bound(off, float(np.abs(outside.values).max()) + outside.error)
 
     probes = probe(
         A,
@@ -115,12 +118,6 @@ def agreed_spectral_bounds(A: Operator, network: Network) -> SpectralBounds:
     if outside.lost > MAX_CONTROL_ERROR and not math.isfinite(found.size):
         raise messages_lost_error(network.topology, outside.lost)
     return found
-
-
-def agreed_largest(network: Network, own: Array, off: Rounding) -> tuple[float, ...]:
-    """Return the largest norm of ``A_j X`` over all agents, and the largest value of each part of their Rounding."""
-    local = np.stack([np.asarray(frobenius(own, axis=(-2, -1))), off.rows, off.products, off.growth], axis=-1)
-    return tuple(map(float, network.reduce(local, "max")))
 
 
 def ends_of(outside: ProbedSpectrum, formed: float = 0.0) -> tuple[float, float]:

@@ -1,36 +1,29 @@
-"""Connect a single agent to its neighbours through a transport and run all agents as threads of one process."""
+"""Connect a single agent to its neighbours through a transport."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
-from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
+from deepca.errors import BadArray, NotFiniteError, TopologyError
 from deepca.network.arrivals import SAME_SETTINGS, describe_fault, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
 from deepca.network.sums import SumLayout, SumTree, Words
-from deepca.network.transports.base import Message, Tag, Transport
-from deepca.network.transports.memory import MemoryHub
+from deepca.network.sums.rounds import SumRound
+from deepca.network.transports.base import Message, RelayStep, Tag, Transport
 from deepca.topology.graph import Topology
 
-__all__ = ["AgentNetwork", "run_agents"]
+__all__ = ["AgentNetwork"]
 
-T = TypeVar("T")
 Number = TypeVar("Number", np.float64, np.uint64)
 _BOTH_INFINITIES = (-np.inf, np.inf)
-_POLL_SECONDS = 0.5  # between checks of running agents: a Ctrl-C may not interrupt an unlimited wait
-_INTERRUPT_SECONDS = 5.0  # time that agents have to stop after a Ctrl-C
 _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
 
 
@@ -84,31 +77,82 @@ class AgentNetwork(Network):
         self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
         """Add up messages along a tree or in a hypercube, checking what the neighbours send."""
-        for level, weights in enumerate(tree.up):
-            for source, words in self._exchange_words(own, weights).items():
-                agents = None if tree.counts is None else int(tree.counts[level][source])
-                self._check_words(source, words, layout, agents)
-                own = layout.add(own, words)
-                self._check_words(source, own, layout, None)  # its numbers may be too large to add
-        derived = derive(own) if self.agent == tree.root else np.zeros(size, dtype=np.uint64)
-        both = self._send_down(np.concatenate([own, derived]), layout, tree)
-        return both[: layout.n_words], both[layout.n_words :]
+        n_words = layout.n_words
+        up = [self._sum_round(weights, n_words, tree, level) for level, weights in enumerate(tree.up)]
+        down = [self._sum_round(weights, n_words + size, tree) for weights in tree.down]
+        if self.agent == tree.root:
+            own = self._relay_words(own, layout, up)
+            both = self._relay_words(np.concatenate([own, derive(own)]), layout, down)
+        else:
+            both = self._relay_words(own, layout, up + down)
+        return both[:n_words], both[n_words:]
 
-    def _send_down(self, words: Words, layout: SumLayout, tree: SumTree) -> Words:
-        """Forward the root's message to the agents below; return it at every agent."""
-        for weights in tree.down:
-            for source, received in self._exchange_words(words, weights).items():
-                self._check_words(source, received, layout, tree.n_agents)
-                words = received
-        return words
+    def _sum_round(self, weights: Csr, n_words: int, tree: SumTree, level: int | None = None) -> SumRound:
+        """Return this agent's part in a round up to the root (at a level), or down from it (without a level)."""
+        _, incoming, receivers = self._prepared(weights, lambda w: _links_of(w, self.agent))
+        counts = None if level is None or tree.counts is None else tree.counts[level]
+        expected = [tree.n_agents if level is None else None if counts is None else int(counts[i]) for i in incoming]
+        return SumRound(receivers, dict(zip(incoming, expected, strict=True)), n_words, adds=level is not None)
 
-    def _exchange_words(self, own: Words, weights: Csr) -> dict[int, Words]:
-        links = self._prepared(weights, lambda w: _links_of(w, self.agent))
-        return self._exchange_array(_frozen_copy(own), links, with_pending=True)
+    def _relay_words(self, own: Words, layout: SumLayout, rounds: Sequence[SumRound]) -> Words:
+        """Take part in several rounds of a sum, and return the words that this agent has at the end.
+
+        The transport runs all rounds at once, so that this agent waits only for the last of them. Pending values ride
+        along.
+        """
+        self._check_epoch()
+        first, carried = self._round, list(self._pending)
+        self._round += len(rounds)
+        riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
+        # rounds in which this agent does nothing are left out, but numbered: tags are the same at both ends
+        mine = [(n, one) for n, one in enumerate(rounds, first) if one.receivers or one.expected]
+        steps = [
+            RelayStep(Tag(self.epoch, self._phase, self._t, n), one.receivers, tuple(one.expected)) for n, one in mine
+        ]
+        if any(step.receivers for step in steps):
+            self._check_own(riders, ops)
+
+        def combine(index: int, sent: Message, received: Mapping[int, Message]) -> Message:
+            return self._combine_words(mine[index][1], layout, ops, sent, received)
+
+        end = Message(_frozen_copy(own), riders)
+        if self.transport is not None:
+            end = self.transport.relay(steps, end, combine)
+        control = sum(rider.nbytes for rider in riders)
+        for one in rounds:
+            self._count(rounds=1, messages=len(one.receivers), payload=one.n_words * own.itemsize, control=control)
+        for pending, value in zip(carried, end.riders, strict=True):
+            pending.value = value
+        assert end.payload is not None
+        return end.payload
+
+    def _combine_words(
+        self, part: SumRound, layout: SumLayout, ops: tuple[Op, ...], own: Message, received: Mapping[int, Message]
+    ) -> Message:
+        """Return the message after a round of a sum, checking what the neighbours sent."""
+        assert own.payload is not None
+        words, riders = own.payload, own.riders
+        if words.size < part.n_words:  # a partial sum, which the root's sum and what it derived are about to replace
+            words = np.concatenate([words, np.zeros(part.n_words - words.size, dtype=np.uint64)])
+        for source, message in received.items():
+            if fault := describe_fault(message.payload, words):
+                self._blame(source, fault)
+            self._check_riders(source, message, riders, ops)
+        for source, message in received.items():
+            assert message.payload is not None
+            self._check_words(source, message.payload, layout, part.expected[source])
+            words = layout.add(words, message.payload) if part.adds else message.payload
+            if part.adds:
+                self._check_words(source, words, layout, None)  # its numbers may be too large to add
+            riders = tuple(
+                reducer(op)(*both) for op, both in zip(ops, zip(riders, message.riders, strict=True), strict=True)
+            )
+        return Message(words, riders)
 
     def _check_words(self, source: int, words: Words, layout: SumLayout, agents: int | None) -> None:
         """Raise BadArray if a neighbour sent impossible sums; where messages get lost, it is not to blame."""
-        summed, derived = np.split(words, [layout.n_words])
+        n_words = layout.n_words
+        summed, derived = words[:n_words], words[n_words:]
         if self.reliable and (fault := layout.describe_fault(summed, agents)):
             self._blame(source, fault)
         if np.isnan(derived.view(np.float64)).any():
@@ -268,7 +312,8 @@ class AgentNetwork(Network):
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         """Send one message to every receiver and return one from every source.
 
-        All communication of this agent passes through this method, which tags each message with its round.
+        All communication of this agent but exact sums passes through this method, which tags each message with its
+        round.
 
         Parameters
         ----------
@@ -288,96 +333,6 @@ class AgentNetwork(Network):
         if self.transport is None:
             return {}
         return self.transport.exchange(tag, dict.fromkeys(receivers, message), sources)
-
-
-def run_agents(
-    topology: Topology, work: Callable[[AgentNetwork], T], *, timeout: float = 60.0, hub: MemoryHub | None = None
-) -> list[T]:
-    """Run every agent in a thread of its own, connected by an in-memory transport.
-
-    Parameters
-    ----------
-    topology : Topology
-        The network.
-    work : callable
-        Function of an :class:`AgentNetwork`, called once per agent.
-    timeout : float, default=60.0
-        Longest wait for a message, in seconds.
-    hub : MemoryHub, optional
-        The hub to use instead of a new one.
-
-    Returns
-    -------
-    list
-        The return values, in the order of agents.
-
-    Raises
-    ------
-    BaseException
-        The error of the first agent that failed, with the index of the agent as a note. The other agents are stopped
-        at once.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from deepca import run_agents, topology
-    >>> run_agents(topology.ring(4), lambda network: float(network.reduce(np.array(network.agent), "max")))
-    [3.0, 3.0, 3.0, 3.0]
-    """
-    shared = hub if hub is not None else MemoryHub(topology.n_agents, timeout=timeout)
-    results: dict[int, T] = {}
-    errors: dict[int, BaseException] = {}
-    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def run(agent: int) -> None:
-        try:
-            results[agent] = work(AgentNetwork(topology, agent, shared.transport(agent)))
-            shared.leave(agent)
-        except BaseException as error:
-            error.add_note(f"(raised by agent {agent})")
-            errors[agent] = error
-            shared.fail(agent, error)
-        finally:
-            ended.put(agent)
-
-    threads = [
-        threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
-    ]
-    with one_blas_thread():
-        _run_threads(threads, ended, shared)
-    if errors:
-        raise _first_cause(list(errors.values()))
-    return [results[j] for j in range(topology.n_agents)]
-
-
-def _first_cause(errors: list[BaseException]) -> BaseException:
-    """Return the first error that is not merely the effect of another agent's failure; if all are, the first error."""
-    return next((error for error in errors if not isinstance(error, PeerFailed)), errors[0])
-
-
-def _run_threads(threads: list[threading.Thread], ended: queue.SimpleQueue[int], hub: MemoryHub) -> None:
-    """Start the threads of all agents and wait until they have ended; on an interrupt, stop them first."""
-    running: set[int] = set()
-    try:
-        for agent, thread in enumerate(threads):
-            running.add(agent)
-            thread.start()
-        while running:
-            running -= _ended_within(_POLL_SECONDS, ended)
-    except BaseException as error:  # Ctrl-C: the agents stop at their next exchange
-        hub.fail(-1, error)
-        deadline = time.monotonic() + _INTERRUPT_SECONDS
-        while running and time.monotonic() < deadline:
-            running -= _ended_within(0.05, ended)
-        raise
-
-
-def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
-    """Return the next agent to end, as a set; the set is empty if none ends within that time."""
-    try:
-        return {ended.get(timeout=seconds)}
-    except queue.Empty:
-        return set()
 
 
 def _frozen_copy(x: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -68,6 +68,11 @@ class Exchanges(Accounting, ABC):
         """True if the numbers of single agents are masked: only sums over all agents can be read."""
         return self._masks is not None
 
+    @property
+    def plan(self) -> bytes | None:
+        """Digest of the plan of a private network; None in an open one."""
+        return None if self._masks is None else self._masks.plan
+
     def use_masks(self, masks: SumMasks) -> None:
         """Mask what local agents add to exact sums from now on, and refuse to gossip.
 

@@ -260,7 +260,9 @@ class MixedOperator(Operator):
         rows, products, sums = (
             np.array(of) for of in zip(*((r.rows, r.products, r.growth) for r in each), strict=True)
         )
-        return Rounding(rows, products, sums, max(r.shift for r in each))
+        sizes = [r.sizes for r in each if r.sizes is not None]
+        known = np.array(sizes) if len(sizes) == len(each) else None
+        return Rounding(rows, products, sums, max(r.shift for r in each), known)
 
     def row_bounds(self) -> Array | None:
         """Collect the bounds of all agents; None if one has none."""

@@ -77,7 +77,7 @@ class Covariances(Operator):
         """Bound the errors of forming the matrices, and those of products with them by ``ε ‖A_j‖_F``."""
         formed = Rounding.none(self.batch) if self._formed is None else self._formed
         sizes = np.array([float(frobenius(A)) for A in self.stack.reshape(-1, self.d, self.d)]).reshape(self.batch)
-        return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
+        return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)), sizes=sizes)
 
     def row_bounds(self) -> Array:
         """Return the lengths of the rows and columns of the matrices, which may differ by rounding."""

@@ -134,7 +134,12 @@ def rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batc
         return prepare.formed if batch else prepare.formed.select(0)
     sizes = np.array([float(frobenius(X if isinstance(X, np.ndarray) else X.data)) for X in rows])
     sums = np.array([growth(max(X.shape)) for X in rows])
-    return Rounding((scales * np.square(UNIT * sizes)).reshape(batch), np.zeros(batch), sums.reshape(batch))
+    return Rounding(
+        (scales * np.square(UNIT * sizes)).reshape(batch),
+        np.zeros(batch),
+        sums.reshape(batch),
+        sizes=(scales * np.square(sizes)).reshape(batch),
+    )
 
 
 class PreparedRows(Operator, Generic[R_]):

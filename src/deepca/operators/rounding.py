@@ -22,8 +22,18 @@ The stacked and scaled rows of all agents have the norm ``√λ₁``, where λ�
     ‖Ã − A‖₂ ≤ 2 √λ₁ E + E² + P + g λ₁.
 
 P is the mean of the rounding errors ``ε ‖A_j‖_F`` of products with explicit matrices, and ``g = ε √n / 2`` accounts for
-long sums of numbers of one sign, which lose more digits than other sums. ``u = 4ε``. Rounding errors are assumed to be
-independent (Higham and Mary, 2019), so that sums of n numbers are off by √n and not n units; nothing else is assumed.
+long sums of numbers of one sign, which lose more digits than other sums: n is the length of the longest. ``u = 4ε``.
+Rounding errors are assumed to be independent (Higham and Mary, 2019), so that sums of n numbers are off by √n and not n
+units; nothing else is assumed.
+
+The longest sum of all agents is that of a single one. Agents that only know totals replace ``g λ₁`` by the smaller of
+
+    √(Σ_j g_j²) λ₁    and    √(λ₁ · mean_j g_j² ‖A_j‖₂).
+
+The first is larger than ``g λ₁`` since ``max_j g_j ≤ √(Σ_j g_j²)``. For the second, let Δ_j be the error of ``A_j`` due
+to long sums, ‖x‖₂ = 1, and ``s_j = xᵀA_jx``, so that ``|xᵀΔ_jx| ≤ g_j s_j``, ``s_j ≤ ‖A_j‖₂`` and ``mean s_j ≤ λ₁``.
+Then ``|mean xᵀΔ_jx| ≤ mean g_j s_j ≤ √(mean s_j · mean g_j² s_j)`` by the inequality of Cauchy and Schwarz. It is at
+least ``λ₁ min_j g_j``, and thus ``g λ₁`` where the longest sums of all agents are equally long.
 
 References
 ----------
@@ -67,12 +77,15 @@ class Rounding:
         Relative error of the longest sum, :func:`growth`.
     shift : float, default=0.0
         Amount by which the norm of the mean of ``c Y_jᵀY_j`` may exceed that of the mean of the ``A_j``.
+    sizes : ndarray of shape B, optional
+        Bounds on ``‖c Y_jᵀY_j‖₂``; None if unknown.
     """
 
     rows: Array
     products: Array
     growth: Array
     shift: float = 0.0
+    sizes: Array | None = None
 
     @classmethod
     def none(cls, batch: tuple[int, ...]) -> Rounding:
@@ -82,9 +95,28 @@ class Rounding:
     def select(self, which: int | npt.NDArray[np.int64]) -> Rounding:
         """Return the bounds of the given agents of a batch."""
         rows, products, sums = (np.asarray(of[which]) for of in (self.rows, self.products, self.growth))
-        return replace(self, rows=rows, products=products, growth=sums)
+        sizes = None if self.sizes is None else np.asarray(self.sizes[which])
+        return replace(self, rows=rows, products=products, growth=sums, sizes=sizes)
 
-    def bound(self, largest: float, rows: float, products: float, growth: float) -> float:
-        """Bound ``‖Ã − A‖₂``, given λ₁ and what the agents agree on: two means and the largest growth."""
+    def bound(self, largest: float, rows: float, products: float, growth: float, spread: float = math.inf) -> float:
+        """Bound ``‖Ã − A‖₂``, given λ₁ and what the agents agree on.
+
+        Parameters
+        ----------
+        largest : float
+            The eigenvalue λ₁.
+        rows, products : float
+            Means over all agents.
+        growth : float
+            Upper bound on the growth of all agents.
+        spread : float, default=inf
+            ``mean_j g_j² ‖A_j‖₂``, with g_j the growth of agent j; inf if unknown.
+
+        Returns
+        -------
+        float
+            The bound.
+        """
         largest += self.shift
-        return 2.0 * math.sqrt(largest) * math.sqrt(rows) + rows + products + growth * largest
+        sums = min(growth * largest, math.sqrt(largest) * math.sqrt(spread))
+        return 2.0 * math.sqrt(largest) * math.sqrt(rows) + rows + products + sums

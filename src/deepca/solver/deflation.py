@@ -45,9 +45,11 @@ from deepca.consensus.broadcasts import (
     unpacked,
 )
 from deepca.network.base import Network
+from deepca.network.sums import COUNT, Addend
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import flip_signs, frobenius, project_out, symmetric_part
+from deepca.solver.certificate.agreed_rounding import SIZES_UNIT
 from deepca.solver.certificate.bounds import MAX_KNOWN_TANGENT, Certificate, tangent_bound
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation_stages import (
@@ -111,9 +113,10 @@ def recover_small_components(
         return X, result
     if EPS**2 * trace < UNDERFLOW:
         return X, replace(result, status=below_underflow(result.status, proof))
-    if not _all_have_rows(A, network):
+    before = network.traffic
+    e = _rounding(A, network, trace)
+    if e is None:
         return X, result
-    before, e = network.traffic, _rounding(A, network, trace)
     found = find_in_stages(A, network, X, result, search, tol, e)
     if not found.stages:
         return X, result
@@ -151,9 +154,9 @@ def bound_beyond_rank(A: Operator, V: Array, values: Array, network: Network) ->
     V must be the same at every agent; ``values`` are the eigenvalues within it. Returns inf if the rows contain more
     than rounding, or if not all agents have rows.
     """
-    if not _all_have_rows(A, network):
-        return math.inf
     e = _rounding(A, network, max(total(values), 0.0))
+    if e is None:
+        return math.inf
     if V.shape[1] == len(V):
         return 0.0
     return square(NORM_FACTOR * ZERO_FACTOR * e) if estimate_remaining(A, V, network) <= ZERO_FACTOR * e else math.inf
@@ -163,20 +166,31 @@ def annihilate(A: Operator, V: Array, network: Network) -> bool:
     """Return whether every ``A_j`` was formed without rounding, and ``A_j V`` is exactly zero at every agent."""
     network.begin(network.epoch, 0, "null vectors")
     nonzero = (A @ for_local_agents(V, network)).any(axis=(-2, -1)) | (A.rounding().rows > 0.0)
-    return not network.reduce(np.reshape(nonzero, (*network.batch, 1)).astype(np.float64), "max").any()
+    found = np.reshape(nonzero, (*network.batch, 1)).astype(np.float64)
+    if network.adds_exactly:
+        return not network.total(found, COUNT)[0]
+    return not network.reduce(found, "max").any()
 
 
-def _rounding(A: Operator, network: Network, trace: float) -> float:
-    """Return e, a bound on the Frobenius norm of the rounding errors in the rows of all agents."""
+def _rounding(A: Operator, network: Network, trace: float) -> float | None:
+    """Return e, a bound on the Frobenius norm of the rounding errors in the rows of all agents.
+
+    Returns None if an agent cannot go back to its rows.
+    """
     network.begin(network.epoch, 0, "rounding of rows")
-    centred = float(common_average(network, A.rounding().rows[..., None])[0])
+    lacking, errors = np.full((*network.batch, 1), float(not A.has_rows)), A.rounding().rows[..., None]
+    if network.adds_exactly:
+        counted, summed = network.totals(
+            Addend("counts of agents without rows", lacking, unit=COUNT, nonnegative=True),
+            Addend("squared rounding errors", errors, guess=SIZES_UNIT, nonnegative=True),
+        )
+        unavailable, centred = counted.value[0] > 0.0, float(summed.value[0]) / network.n_agents
+    else:
+        unavailable = network.reduce(lacking, "max")[0] > 0.0
+        centred = 0.0 if unavailable else float(common_average(network, errors)[0])
+    if unavailable:
+        return None
     return max(_ROUNDING_FACTOR * EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
-
-
-def _all_have_rows(A: Operator, network: Network) -> bool:
-    """Return whether every agent can go back to its rows."""
-    network.begin(network.epoch, 0, "rows at hand")
-    return bool(network.reduce(np.full((*network.batch, 1), float(A.has_rows)), "min")[0])
 
 
 def graded_axes(G: Array) -> tuple[Array, Array]:

@@ -15,8 +15,10 @@ from deepca.consensus.averaging import common_average, common_average_and_derive
 from deepca.consensus.broadcasts import check_basis, for_local_agents, packed
 from deepca.consensus.exact import ProductUnits, agree_on_units
 from deepca.network.base import Network
+from deepca.network.sums import Addend
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, project_out
+from deepca.solver.certificate.agreed_rounding import SIZES_UNIT
 from deepca.solver.result import Result
 
 __all__ = ["Search"]
@@ -128,10 +130,16 @@ def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
     V = network.from_leader(orthonormal_to(X, before))
     check_basis(network, "components", V, before)
     AV = A @ for_local_agents(V, network)
-    size = float(network.reduce(frobenius(AV, axis=(-2, -1))[..., None], "max")[0])
-    units = agree_on_units(network, A) if network.adds_exactly else ProductUnits()
-    found, _ = common_average_and_derive(network, [units.addend("products", AV)], lambda _: np.empty(0), 0)
-    return Stage(V, found.mean.reshape(V.shape), found.error_bound(size))
+    sizes = np.asarray(frobenius(AV, axis=(-2, -1)))[..., None]
+    exact = network.adds_exactly
+    largest = None if exact else float(network.reduce(sizes, "max")[0])
+    addends = [(agree_on_units(network, A) if exact else ProductUnits()).addend("products", AV)]
+    if exact:
+        addends.append(Addend("sizes", sizes, guess=SIZES_UNIT, nonnegative=True))
+    found, _ = common_average_and_derive(network, addends, lambda _: np.empty(0), 0)
+    # the error of an exact mean is at most the mean of the errors
+    size = float(found.mean[-1]) if largest is None else largest
+    return Stage(V, found.mean[: V.size].reshape(V.shape), found.error_bound(size))
 
 
 def estimate_remaining(A: Operator, V: Array, network: Network) -> float:

@@ -1,8 +1,10 @@
 """Stopping rules that need no ground truth and stop every agent in the same iteration.
 
 After each step every agent takes a few local measurements (:func:`measure`); their maximum over all agents is agreed
-through the network, piggybacked on gossip messages. Rules see agreed numbers only, and use arithmetic that gives the
-same bits on every processor (:mod:`deepca._util.portable`), so all agents reach the same decision.
+through the network, piggybacked on gossip messages. Where averages are exact, W and S are the same at all agents, so
+these numbers follow from sums over all agents and tell nothing about the rows of a single one. Rules see agreed numbers
+only, and use arithmetic that gives the same bits on every processor (:mod:`deepca._util.portable`), so all agents reach
+the same decision.
 
 The agreed numbers are the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ /
 σ_r(S_j)`` with r the rank of S_j (the amplification of rounding), the most negative eigenvalue of an ``A_j`` within W,

@@ -73,8 +73,13 @@ def rounds(scale: Scale) -> CaseResult:
     except Hung as error:
         return CaseResult(case, done, 2, 0, 0, 1, "", (str(error),))
     figures = [
-        f"{size // 1000} KB: {1e3 * ours:.1f} ms, bare {1e3 * bare:.1f} ms, ratio {ratio:.2f} (goal {GOALS[size]:g})"
-        for size, (bare, ours, ratio) in found.items()
+        f"{size // 1000} KB: {1e3 * one.exchange:.1f} ms (ratio {one.exchange_ratio:.2f}), relayed "
+        f"{1e3 * one.relayed:.1f} ms ({one.relayed_ratio:.2f}), bare {1e3 * one.bare:.1f} ms, goal {GOALS[size]:g}"
+        for size, one in found.items()
     ]
-    slow = [f"{size // 1000} KB: ratio {one[2]:.2f}" for size, one in found.items() if one[2] > GOALS[size]]
+    slow = [
+        f"{size // 1000} KB: ratios {one.exchange_ratio:.2f} and {one.relayed_ratio:.2f}"
+        for size, one in found.items()
+        if max(one.exchange_ratio, one.relayed_ratio) > GOALS[size]
+    ]
     return CaseResult(case, done, len(found), len(found) - len(slow), 0, 0, "; ".join(figures), tuple(slow))

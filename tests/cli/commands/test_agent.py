@@ -32,7 +32,7 @@ from deepca.decomposition.settings import Settings
 from deepca.errors import NetworkError, Unfinished
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.run import SiteResult
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.solver.result import Status, StatusCode
 
 NAMES = ("north", "south", "west")

@@ -15,7 +15,8 @@ from deepca._util.files import write_atomic
 from deepca.cli.app import app
 from deepca.errors import Refused
 from deepca.sites.admin import kits as kits_module
-from deepca.sites.config.network_file import EXAMPLE, read_network
+from deepca.sites.config.example import EXAMPLE
+from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import read_site
 from deepca.sites.pki import enrolment
 from deepca.sites.pki.authority import Authority

@@ -22,7 +22,7 @@ from deepca._util.files import write_atomic
 from deepca.cli.app import app
 from deepca.cli.passphrase import PASSPHRASE_VARIABLE
 from deepca.errors import EnrolmentError
-from deepca.sites.config.network_file import EXAMPLE
+from deepca.sites.config.example import EXAMPLE
 from deepca.sites.config.site_file import read_site
 from deepca.sites.pki.authority import LEDGER, Authority
 from deepca.sites.pki.certificates import build_request, pem

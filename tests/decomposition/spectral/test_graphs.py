@@ -19,7 +19,7 @@ from sklearn.neighbors import kneighbors_graph
 
 import deepca
 from deepca import topology
-from deepca._util.typing import Csr, csr
+from deepca._util.typing import csr
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.block_rows import BlockRows
 from deepca.decomposition.spectral.blocks import GraphMatrix
@@ -35,8 +35,7 @@ from deepca.errors import (
     TopologyError,
 )
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
-from deepca.network.sums import Words
-from deepca.network.transports.memory import MemoryHub
+from deepca.network.transports import MemoryHub, Message
 from deepca.network.trees import SpanningTree
 from deepca.topology import Rule, Topology
 from studies.adversary.reference import of_matrix, tangent
@@ -398,9 +397,9 @@ def test_a_lost_message_is_detected() -> None:
     class Losing(AgentNetwork):
         loses = False
 
-        def _exchange_words(self, own: Words, weights: Csr) -> dict[int, Words]:
-            received = super()._exchange_words(own, weights)
-            return {} if self.loses and self.agent == 3 else received
+        def _combine_words(self, part: Any, layout: Any, ops: Any, own: Message, received: Any) -> Message:
+            received = {} if self.loses and self.agent == 3 else received
+            return super()._combine_words(part, layout, ops, own, received)
 
     hub = MemoryHub(7, timeout=10.0)
 

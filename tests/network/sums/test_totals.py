@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from deepca import topology
-from deepca._util.typing import Array, Csr
+from deepca._util.typing import Array
 from deepca.errors import BadArray, MixingError, NetworkError, NotFiniteError, ParameterError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
 from deepca.network.sums import COUNT, Addend, Unit, Words
-from deepca.network.transports import MemoryHub
+from deepca.network.transports import MemoryHub, Message
 from deepca.topology import Topology, directed
 from deepca.topology.local_view import Neighbourhood
 from deepca.topology.time_varying import lossy
@@ -163,12 +163,10 @@ class _Forgetful(AgentNetwork):
 
     forgets = True
 
-    def _exchange_words(self, own: Words, weights: Csr) -> dict[int, Words]:
-        received = super()._exchange_words(own, weights)
-        if not (received and self.forgets):
-            return received
-        self.forgets = False
-        return {}
+    def _combine_words(self, part: Any, layout: Any, ops: Any, own: Message, received: Any) -> Message:
+        if received and self.forgets:
+            self.forgets, received = False, {}
+        return super()._combine_words(part, layout, ops, own, received)
 
 
 @pytest.mark.parametrize("reliable", [True, False])

@@ -13,7 +13,8 @@ from deepca._util.files import write_atomic
 from deepca.decomposition.settings import Settings
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.sites.config.addresses import is_loopback, split_address
-from deepca.sites.config.network_file import EXAMPLE, NetworkFile, SiteEntry, read_network, write_network
+from deepca.sites.config.example import EXAMPLE
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, read_network, write_network
 from deepca.sites.config.site_file import read_site, write_site
 from deepca.sites.config.toml import duration, duration_text, load_toml, suggestion
 from deepca.sites.config.toml_lines import Keys, find_line, find_syntax_error

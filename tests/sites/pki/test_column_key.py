@@ -33,7 +33,7 @@ KEY = bytes(range(COLUMN_KEY_BYTES))
 
 @pytest.fixture
 def kits(tmp_path: Path) -> Path:
-    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring"))
+    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring", privacy="open"))
     make_kits(tmp_path / "network.toml", tmp_path)
     return tmp_path
 

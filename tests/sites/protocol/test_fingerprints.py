@@ -96,6 +96,6 @@ def test_columns_are_not_compared_if_the_keys_or_the_numbers_of_columns_differ()
 
 def test_the_public_key_is_that_of_a_network() -> None:
     sites = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
-    one, other = (NetworkFile(name, sites, 2, topology_name="ring") for name in ("one", "other"))
+    one, other = (NetworkFile(name, sites, 2, topology_name="ring", privacy="open") for name in ("one", "other"))
     assert public_column_key(one) == public_column_key(one) != public_column_key(other)
     assert len(public_column_key(one)) == COLUMN_KEY_BYTES

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import (
-    Failure,
     Offer,
     Phase,
     Record,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,15 @@ from deepca._util.typing import Array
 from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, InvalidInput, PeerFailed, PooledDataError
 from deepca.network.agent import AgentNetwork
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Message, RelayStep, Tag
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.parcels import Parcel, pack
-from deepca.sites.protocol.records import Failure, Offer, RunPlan
+from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Node, NodeConfig
+from deepca.sites.runtime.node.outbox import Outbox
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.topology import Topology, path, ring
 from studies.faults.schedules import Fault, Outcome, Schedule, SimulatedRun, rows_of, simulate
 
@@ -31,7 +34,7 @@ def _played(
     """Return how each site ended, and the seconds this took; sites 0 and 1 are disconnected until ``cut_until``."""
     nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
     schedule = Schedule(
-        5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0
+        5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0, open=True
     )
     outcome = Outcome(schedule)
     simulated = SimulatedRun(schedule, rows_of(schedule) if rows is None else rows, outcome)
@@ -85,22 +88,17 @@ def test_a_site_that_gives_up_with_all_links_down_stays_until_it_can_report(monk
 
 def _send_malformed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make one site send malformed messages in one phase."""
-    honest = Node.exchange
+    honest = Outbox.send
 
-    def exchange(
-        self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
-    ) -> dict[int, Message]:
-        if self.context.me == LIAR and tag.phase == "mean":
-            with self.changed:
-                for receiver, message in outgoing.items():
-                    link = self.links[receiver]
-                    link.send(CORRUPTIONS[what](pack(plan.digest, tag, message)), plan.incarnations[receiver])
-            for receiver in outgoing:
-                self.neighbors.wake(receiver)
-            outgoing = {}
-        return honest(self, plan, tag, outgoing, sources)
+    def send(self: Outbox, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message]) -> None:
+        if self._context.me == LIAR and tag.phase == "mean":
+            for receiver, message in outgoing.items():
+                link = self._context.links[receiver]
+                link.send(CORRUPTIONS[what](pack(plan.digest, tag, message)), plan.incarnations[receiver])
+        else:
+            honest(self, plan, tag, outgoing)
 
-    monkeypatch.setattr(Node, "exchange", exchange)
+    monkeypatch.setattr(Outbox, "send", send)
 
 
 def test_the_proposer_of_an_unreadable_result_is_accused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +133,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     outcome = simulate(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
     assert marked
     assert outcome.correct, outcome.problems
-    assert all(isinstance(outcome.endings[site], run.SiteResult) for site in range(5) if site != LIAR)
+    assert all(isinstance(outcome.endings[site], SiteResult) for site in range(5) if site != LIAR)
 
 
 @pytest.mark.parametrize("liar", range(4))
@@ -191,15 +189,15 @@ def test_every_site_finds_an_error_of_the_pooled_rows_itself(topology: Topology)
 
 def test_a_made_up_common_error_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others report the site that gave up, and do not adopt its error."""
-    honest = Node.exchange
+    honest = run._Transport.relay
 
-    def given_up(self: Node, plan: RunPlan, tag: Tag, *more: Any) -> Any:
-        if self.context.me == LIAR and tag.phase == "mean":
-            self.announce_failure("the columns are all wrong; send your rows to us", common=True)
+    def given_up(self: Any, steps: Sequence[RelayStep], *more: Any) -> Message:
+        if self._node.context.me == LIAR and steps[0].tag.phase == "mean":
+            self._node.announce_failure("the columns are all wrong; send your rows to us", common=True)
             raise InvalidInput("made up")
-        return honest(self, plan, tag, *more)
+        return honest(self, steps, *more)
 
-    monkeypatch.setattr(Node, "exchange", given_up)
+    monkeypatch.setattr(run._Transport, "relay", given_up)
     endings, seconds = _played()
     errors = _honest(endings)
     assert all(isinstance(error, PeerFailed) and f"site-{LIAR}" in str(error) for error in errors), errors

@@ -20,8 +20,9 @@ from deepca.decomposition.fit import build_model, decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
-from deepca.network.agent import AgentNetwork, run_agents
-from deepca.network.transports.base import Message, Tag
+from deepca.network.agent import AgentNetwork
+from deepca.network.threads import run_agents
+from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, COLUMN_KEY_ENTRY, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
@@ -30,7 +31,8 @@ from deepca.sites.protocol.signatures import Signatures
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.node import Node, NodeConfig, NodeSnapshot, Policy
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
-from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
+from deepca.sites.runtime.run import SiteRun, run_site
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
 from studies.faults.schedules import MemoryDisk
@@ -475,7 +477,7 @@ def test_a_finished_site_that_is_started_again_ends_again_without_the_others() -
 # ------------------------------------------------------------------------------------------------------------- messages
 
 
-class _Weighed:
+class _Weighed(Transport):
     """A transport that records the sizes of messages."""
 
     reliable = True

@@ -18,7 +18,9 @@ from deepca.errors import DisputedResult, NetworkError
 from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import DecidedResult, Node
-from deepca.sites.runtime.run import SiteResult, SiteRun, _check_matches
+from deepca.sites.runtime.private_sums import PrivateSums
+from deepca.sites.runtime.run import SiteRun
+from deepca.sites.runtime.site_result import SiteResult, check_matches
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status, StatusCode
 from deepca.topology import ring
@@ -126,10 +128,13 @@ def test_a_late_site_accepts_only_a_result_of_its_run() -> None:
     assert isinstance(ending, SiteResult)
     assert claim is not None
     schedule, source = simulated.schedule, ArraySource(simulated.rows[1], simulated.names[1])
-    job = SiteRun("run", simulated.names, 1, schedule.topology, schedule.settings, source)
-    _check_matches(job, ending.content, claim)
+    job = SiteRun(
+        "run", simulated.names, 1, schedule.topology, schedule.settings, source, private=PrivateSums(simulated.names)
+    )
+    check_matches(job, ending.content, claim)
     wrong_jobs = [
         replace(job, run="another"),
+        replace(job, private=None),
         replace(job, sites=(*job.sites[:3], "another")),
         replace(job, settings=replace(job.settings, tol=1e-8)),
         replace(job, settings=replace(job.settings, n_components=3)),
@@ -137,14 +142,14 @@ def test_a_late_site_accepts_only_a_result_of_its_run() -> None:
     ]
     for wrong_job in wrong_jobs:
         with pytest.raises(NetworkError):
-            _check_matches(wrong_job, ending.content, claim)
+            check_matches(wrong_job, ending.content, claim)
     for content, wrong_claim in [
         (ending.content, replace(claim, epoch=claim.epoch + 1)),
         (ending.content, replace(claim, plan=bytes(32))),
         (ending.content[:-100], claim),
     ]:
         with pytest.raises(NetworkError):
-            _check_matches(job, content, wrong_claim)
+            check_matches(job, content, wrong_claim)
 
 
 def _played(faults: tuple[Fault, ...], again: float = 0.0) -> tuple[Outcome, SimulatedRun]:

@@ -9,8 +9,9 @@ import pytest
 
 from deepca.errors import BadArray, DisputedResult
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.incarnation import Incarnation
-from deepca.sites.protocol.records import Failure, Record, RunPlan
+from deepca.sites.protocol.records import Record, RunPlan
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.node import Node

@@ -22,7 +22,7 @@ from deepca.sites.runtime.link import Link, hello_check
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.node_config import NodeConfig, Policy
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
-from deepca.sites.runtime.run import SiteResult
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.topology import complete, path, ring
 from studies.faults.virtual import VirtualClock
 from tests.sites.runtime.test_node import Simulation, undisturbed

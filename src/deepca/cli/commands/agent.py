@@ -35,7 +35,7 @@ from deepca.errors import (
 if TYPE_CHECKING:  # CoreLog has to be installed before anything imports grpc
     from deepca.cli.view.log import AgentLog, Style
     from deepca.sites.config.site_file import SiteFile
-    from deepca.sites.runtime.run import SiteResult
+    from deepca.sites.runtime.site_result import SiteResult
     from deepca.sites.runtime.status import Watch
     from deepca.sites.transport.grpc_errors import CoreLog
 

@@ -16,7 +16,7 @@ from deepca.cli.common import errors, print_json, print_unwrapped, require
 from deepca.cli.options import OUTPUT, VALIDITY_DAYS, JsonOption
 from deepca.cli.passphrase import PASSPHRASE_VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
-from deepca.sites.config.network_file import EXAMPLE
+from deepca.sites.config.example import EXAMPLE
 
 if TYPE_CHECKING:
     from deepca.sites.admin.kits import Kit, Kits

@@ -151,21 +151,17 @@ class SumMasks:
 
         The number of agents that a message sums over, its first word, stays as it is.
         """
-        rows = messages.reshape(-1, layout.n_words)
-        added, subtracted = np.zeros_like(rows), np.zeros_like(rows)
+        hidden = messages.copy()
+        rows = hidden.reshape(-1, layout.n_words)
+        counts = rows[:, 0].copy()
         for (i, j), secret in self._secrets.items():
             stream = _keystream(self._key(secret, (i, j), layout), layout.n_words)
-            for agent, masks in ((i, added), (j, subtracted)):
+            for agent in (i, j):
                 if (row := self._row.get(agent)) is not None:
-                    masks[row] = layout.add(masks[row], stream)
+                    layout.add_to(rows[row], stream, negative=agent == j)
         self._count += 1
-        found = [
-            layout.add(row, layout.add(plus, layout.negated(minus)))
-            for row, plus, minus in zip(rows, added, subtracted, strict=True)
-        ]
-        hidden = np.array(found, dtype=np.uint64)
-        hidden[:, 0] = rows[:, 0]
-        return hidden.reshape(messages.shape)
+        rows[:, 0] = counts
+        return hidden
 
     def record(self, *public: bytes | np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
         """Add numbers that all agents have received to the history."""

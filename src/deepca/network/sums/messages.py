@@ -166,14 +166,23 @@ class SumLayout:
             digest.update(np.array([unit.words, n, exponents.size], dtype="<i8").tobytes() + exponents.tobytes())
         return digest.digest()
 
-    @property
+    @cached_property
     def n_words(self) -> int:
         """Number of words of a message, N."""
         return sum(unit.words * n for unit, n in self._parts)
 
-    @property
+    @cached_property
     def _parts(self) -> list[tuple[Unit, int]]:
         return list(zip(self.units, self.sizes, strict=True))
+
+    @cached_property
+    def _places(self) -> list[tuple[slice, tuple[int, int]]]:
+        """Position of each part in a message, and its shape ``(L, n)``."""
+        ends = np.cumsum([unit.words * n for unit, n in self._parts]).tolist()
+        return [
+            (slice(start, end), (unit.words, n))
+            for start, end, (unit, n) in zip([0, *ends], ends, self._parts, strict=False)
+        ]
 
     def pack(self, parts: Sequence[Words]) -> Words:
         """Concatenate parts ``(…, L, n)`` into messages ``(…, N)``."""
@@ -181,12 +190,7 @@ class SumLayout:
 
     def split(self, messages: Words) -> list[Words]:
         """Split messages ``(…, N)`` into parts ``(…, L, n)``."""
-        ends = np.cumsum([unit.words * n for unit, n in self._parts])
-        parts = np.split(messages, ends[:-1], axis=-1)
-        return [
-            part.reshape(*messages.shape[:-1], unit.words, n)
-            for part, (unit, n) in zip(parts, self._parts, strict=True)
-        ]
+        return [messages[..., place].reshape(*messages.shape[:-1], *shape) for place, shape in self._places]
 
     def agents(self, message: Words) -> int:
         """Return the number of agents that a message sums over."""
@@ -218,13 +222,21 @@ class SumLayout:
 
     def add(self, own: Words, more: Words) -> Words:
         """Add two messages ``(N,)``."""
-        if all(unit.words == 1 for unit in self.units):
-            return own + more
-        return self.pack([add_words(a, b) for a, b in zip(self.split(own), self.split(more), strict=True)])
+        found = own.copy()
+        self.add_to(found, more)
+        return found
 
-    def negated(self, message: Words) -> Words:
-        """Return the negative of a message ``(N,)``."""
-        return self.pack([negated(part) for part in self.split(message)])
+    def add_to(self, total: Words, more: Words, *, negative: bool = False) -> None:
+        """Add a message ``(N,)`` to ``total``, or subtract it."""
+        carried = [(place, total[place].reshape(shape)) for place, shape in self._places if shape[0] > 1]
+        sums = [
+            add_words(part, negated(other) if negative else other)
+            for place, part in carried
+            for other in [more[place].reshape(part.shape)]
+        ]
+        (np.subtract if negative else np.add)(total, more, out=total)
+        for (place, _), part in zip(carried, sums, strict=True):
+            total[place] = part.ravel()
 
     def carry_free_sum(self, messages: Words) -> Words:
         """Add the messages ``(m, N)`` of the local agents without carrying; such sums can be added one by one."""

@@ -14,6 +14,7 @@ from deepca.errors import TopologyError
 from deepca.topology.graph import Topology
 
 __all__ = [
+    "SumRound",
     "SumTree",
     "Tree",
     "check_weights",
@@ -77,6 +78,28 @@ class SumTree:
     root: int
     n_agents: int | None
     counts: tuple[npt.NDArray[np.int64], ...] | None = None
+
+
+@dataclass(frozen=True)
+class SumRound:
+    """Part of one agent in a round of an exact sum.
+
+    Parameters
+    ----------
+    receivers : tuple of int
+        Neighbours to send to.
+    expected : dict of int to (int or None)
+        Neighbours to receive from, and the number of agents that their sums must include; None if it is unknown.
+    n_words : int
+        Number of words in the messages of the round.
+    adds : bool
+        Whether the sums received are added to those of this agent, on the way up, or replace them.
+    """
+
+    receivers: tuple[int, ...]
+    expected: dict[int, int | None]
+    n_words: int
+    adds: bool
 
 
 @lru_cache(maxsize=_CACHED_GRAPHS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["Message", "Tag", "Transport"]
+__all__ = ["Combine", "Message", "RelayStep", "Tag", "Transport"]
 
 
 @dataclass(frozen=True, order=True)
@@ -51,8 +51,32 @@ class Message:
     riders: tuple[Array, ...] = ()
 
 
+@dataclass(frozen=True)
+class RelayStep:
+    """One exchange of a relay.
+
+    Parameters
+    ----------
+    tag : Tag
+        Identifier of the exchange.
+    receivers, sources : tuple of int
+        Neighbours to send to and to receive from.
+    """
+
+    tag: Tag
+    receivers: tuple[int, ...]
+    sources: tuple[int, ...]
+
+
+Combine = Callable[[int, Message, dict[int, Message]], Message]
+"""Function of the index of a step, the message sent in it, and the messages received; returns the next message."""
+
+
 class Transport(Protocol):
-    """Interface for moving messages between one agent and its neighbours."""
+    """Interface for moving messages between one agent and its neighbours.
+
+    Classes that derive from it need only ``reliable`` and ``exchange``.
+    """
 
     @property
     def reliable(self) -> bool:
@@ -86,3 +110,31 @@ class Transport(Protocol):
             If the network has entered a new epoch.
         """
         ...
+
+    def relay(self, steps: Sequence[RelayStep], message: Message, combine: Combine, /) -> Message:
+        """Run several exchanges, each of which sends what the one before it has led to.
+
+        Parameters
+        ----------
+        steps : sequence of RelayStep
+            The exchanges.
+        message : Message
+            Message to send in the first of them.
+        combine : callable
+            Returns the message to send next. It must be short and may not wait: a transport may call it in a thread of
+            its own, but never twice at a time, and not after this method has returned.
+
+        Returns
+        -------
+        Message
+            What ``combine`` returned for the last step; `message` without any step.
+
+        Raises
+        ------
+        Exception
+            As :meth:`exchange`, and whatever ``combine`` raises.
+        """
+        for index, step in enumerate(steps):
+            received = self.exchange(step.tag, dict.fromkeys(step.receivers, message), step.sources)
+            message = combine(index, message, received)
+        return message

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from deepca._util.units import plural
 from deepca.errors import EpochChanged, PeerFailed, PeerTimeout
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Message, Tag, Transport
 
 __all__ = ["MemoryHub", "MemoryTransport"]
 
@@ -147,7 +147,7 @@ class MemoryHub:
                 box.arrived.wait(left)
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """One agent's connection to a :class:`MemoryHub`.
 
     Parameters

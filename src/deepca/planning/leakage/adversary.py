@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 
@@ -94,7 +94,10 @@ class Coalition:
 
     @staticmethod
     def _rest(layout: SumLayout, words: Words, less: Sequence[Words]) -> Words:
-        return layout.add(words, layout.negated(reduce(layout.add, less))) if less else words
+        rest = words.copy()
+        for one in less:
+            layout.add_to(rest, one, negative=True)
+        return rest
 
     def estimate(self, site: int) -> Estimate:
         """Estimate the numbers of an honest site.

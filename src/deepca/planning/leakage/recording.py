@@ -14,9 +14,10 @@ from deepca.data.local_data import LocalData
 from deepca.decomposition.fit import fit
 from deepca.decomposition.model import Model
 from deepca.decomposition.settings import Settings
-from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.agent import AgentNetwork
 from deepca.network.sums import Addend, SumLayout, SumTree, Total, Words
 from deepca.network.sums.masks import EphemeralKey, SumMasks, common_plan, partners
+from deepca.network.threads import run_agents
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.operators.base import Operator
@@ -103,7 +104,7 @@ def _exchange_keys(m: int) -> tuple[bytes, list[dict[Pair, bytes]]]:
     return plan, secrets
 
 
-class _Tap:
+class _Tap(Transport):
     """Transport that records every message before passing it on."""
 
     reliable = True
@@ -155,14 +156,14 @@ class _WatchedNetwork(AgentNetwork):
     def _sum_words(
         self, own: Words, layout: SumLayout, derive: Callable[[Words], Words], size: int, tree: SumTree, /
     ) -> tuple[Words, Words]:
-        first = len(self._tap.exchanges)
+        first, first_round = len(self._tap.exchanges), self._round
         plain = self._masks.plain if isinstance(self._masks, _WatchedMasks) else own
         total, derived = super()._sum_words(own, layout, derive, size, tree)
-        rounds = self._tap.exchanges[first : first + len(tree.up)]
         contained = _contained(tree, self.n_agents)
         heard = tuple(
             (contained[level][sender], np.asarray(message.payload, dtype=np.uint64))
-            for level, exchange in enumerate(rounds)
+            for exchange in self._tap.exchanges[first:]
+            if (level := exchange.tag.round - first_round) < len(tree.up)  # later rounds bring the total
             for sender, message in exchange.received.items()
         )
         self._seen.sums.append(RecordedSum(layout, plain.copy(), heard, total.copy(), dict(self._factors)))

@@ -26,11 +26,10 @@ from deepca.sites.config.addresses import is_site_name
 from deepca.sites.config.network_file import (
     RESERVED_NAMES,
     NetworkFile,
-    Privacy,
     SiteEntry,
-    privacy_obstacle,
     write_network,
 )
+from deepca.sites.config.privacy import Privacy, privacy_obstacle
 from deepca.sites.config.site_file import write_site
 
 __all__ = ["Share", "allocate_rows", "create_kits", "free_ports", "move_ports", "trial_network"]

@@ -11,7 +11,7 @@
     address = "north.example.org:7400"       certificate = "site.pem"
                                              key = "site.key"
 
-`EXAMPLE` is a ``network.toml`` with every key.
+`deepca.sites.config.example.EXAMPLE` is a ``network.toml`` with every key.
 """
 
 from __future__ import annotations
@@ -35,27 +35,23 @@ from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.network.compression import Messages
 from deepca.sites.config.addresses import is_network_name
+from deepca.sites.config.privacy import Privacy, privacy_obstacle
 from deepca.sites.config.site_entries import RESERVED_NAMES, SiteEntry, check_sites
 from deepca.sites.config.toml import COMPONENTS, TomlTable, as_toml, duration_text, load_toml, suggestion
 from deepca.sites.config.toml_lines import Keys
 from deepca.topology.graph import Topology
 
 __all__ = [
-    "EXAMPLE",
     "RESERVED_NAMES",
     "NetworkFile",
     "OnLoss",
-    "Privacy",
     "SiteEntry",
-    "privacy_obstacle",
     "read_network",
     "write_network",
 ]
 
 OnLoss = Literal["wait", "shrink"]
 """What to do when a site has been silent for longer than ``patience``."""
-Privacy = Literal["private", "open"]
-"""Whether sums hide what each site adds to them."""
 
 _NETWORK_KEYS = (
     "name",
@@ -76,41 +72,7 @@ _NETWORK_KEYS = (
     "checkpoint_every",
     "sites",
 )
-_PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")  # they send exact sums only
 _SETTING_KEYS = {"n_components": "components", "tol": "tolerance"}  # settings that have a different key in network.toml
-
-EXAMPLE = """\
-# The network. This file is the same at all sites.
-name = "three-hospitals"
-run = "1"                     # change the name to start a new run
-components = 4                # a number; or a share of variance such as 0.95; or "all"
-topology = "ring"             # which sites are neighbours (see deepca topology); or list the links:
-# edges = [["north", "south"], ["south", "west"]]
-
-# tolerance = 1e-10           # largest tangent of the angle to accept at any site
-# center = true               # subtract the common mean
-# scale = false               # divide columns by their common standard deviation
-# algorithm = "auto"
-# messages = "float64"        # precision of gossip messages: float64, float32 or float16
-# seed = 0                    # for the starting point and random topologies
-# max_iter = 10000
-# privacy = "private"         # nobody sees the numbers of a site, only sums over all; or "open"
-# on_loss = "wait"            # wait for a lost site; or "shrink": a majority continues without it
-# patience = "60s"            # how long a neighbour may be silent before it counts as lost
-# checkpoint_every = 10       # iterations between checkpoints
-
-[[sites]]
-name = "north"                # lowercase letters, digits and hyphens
-address = "north.example.org:7400"
-
-[[sites]]
-name = "south"
-address = "south.example.org:7400"
-
-[[sites]]
-name = "west"                 # no address: accepts no connections, and dials its neighbours
-"""
-"""A ``network.toml`` with every key; those commented out have their defaults."""
 
 
 @dataclass(frozen=True)
@@ -343,19 +305,6 @@ class NetworkFile:
                 parameter="edges",
                 value=groups,
             )
-
-
-def privacy_obstacle(n_sites: int, algorithm: str, messages: str, on_loss: str) -> str:
-    """Return why sums of such a network cannot hide what each site adds; an empty string if they can."""
-    if n_sites == 2:
-        return "private sums need at least three sites: each of two learns the other's numbers from the sum"
-    if algorithm not in _PRIVATE_ALGORITHMS:
-        return f"algorithm = {algorithm!r} gossips, which shows neighbours the numbers of a site"
-    if messages != "float64":
-        return f"messages = {messages!r} are those of gossip, which shows neighbours the numbers of a site"
-    if on_loss == "shrink":
-        return 'on_loss = "shrink" shows the numbers of a site that is lost, as the difference of two sums'
-    return ""
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -15,7 +15,7 @@ from deepca.errors import FrameError, NetworkError
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
 
-__all__ = ["Parcel", "pack", "tag_of", "unpack"]
+__all__ = ["Parcel", "pack", "parse_header", "tag_of", "unpack"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(f"<{name}") for name in ("f8", "f4", "f2", "u8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -76,6 +76,16 @@ def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
         data.riders.append(_describe(rider))
         body.append(_raw_bytes(rider))
     return Parcel(wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes))
+
+
+def parse_header(header: bytes) -> wire.Parcel:
+    """Return the parsed header of a message; raise FrameError if it is malformed."""
+    parcel = wire.Parcel()
+    try:
+        parcel.ParseFromString(header)
+    except Exception:  # the import path of protobuf's DecodeError is not stable
+        raise FrameError("a message with a malformed header", intact=True) from None
+    return parcel
 
 
 def tag_of(data: wire.Data) -> Tag:

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast, get_args
 
-from deepca._util.logs import one_line
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement
+from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.incarnation import Incarnation
 
 __all__ = [
     "Difference",
     "Edge",
-    "Failure",
     "Offer",
     "Phase",
     "Record",
@@ -35,8 +34,6 @@ __all__ = [
 
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
-Kind = Literal["site", "common", "array", "contradiction", "follows"]
-_MAX_CHARACTERS = 1000  # maximum length of a text shown to people
 # limits on a record; those of honest sites stay well below
 _MAX_CHECKPOINTS, _MAX_FIELDS, _MAX_FINGERPRINT_BYTES = 8, 64, 1 << 18
 _COUNTER_LIMIT = 1 << 62  # leaves room to count further in 64 bits
@@ -64,7 +61,7 @@ class RecordedCheckpoint:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a site brings to the next plan: the states that it can resume from, and its share of the seed.
+    """Contribution of a site to the next plan: the states that it can resume from, and its share of the seed.
 
     Parameters
     ----------
@@ -79,60 +76,6 @@ class Offer:
     kept: tuple[RecordedCheckpoint, ...] = ()
     reached: int = -1
     commitment: bytes = b""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a site gave up; wire.proto describes the fields.
-
-    Parts of the texts may come from other sites, so they are cut to one line of limited length.
-
-    Parameters
-    ----------
-    kind : str
-        Kind of failure.
-    why : str
-        The reason, for people.
-    accused : int
-        Index of the site that is accused, if ``kind`` accuses one.
-    what : str
-        The array or field at fault, and what is wrong with it.
-    phase : str
-        Phase of the array.
-    iteration : int
-        Iteration of the array.
-    """
-
-    kind: Kind
-    why: str
-    accused: int = 0
-    what: str = ""
-    phase: str = ""
-    iteration: int = 0
-
-    def __post_init__(self) -> None:
-        """Shorten the texts."""
-        for name in ("why", "what", "phase"):
-            object.__setattr__(self, name, one_line(getattr(self, name), _MAX_CHARACTERS))
-
-    def to_wire(self) -> wire.Failure:
-        """Return the message for this failure."""
-        return wire.Failure(
-            kind=self.kind,
-            why=self.why,
-            accused=self.accused,
-            what=self.what,
-            phase=self.phase,
-            iteration=self.iteration,
-        )
-
-    @classmethod
-    def from_wire(cls, message: wire.Failure, sites: int) -> Failure:
-        """Read a failure; raise FrameError if it is malformed or accuses a site that does not exist."""
-        if message.kind not in get_args(Kind) or message.accused >= sites or len(message.phase) > _MAX_CHARACTERS:
-            raise FrameError("a malformed report of a failure")
-        kind = cast("Kind", message.kind)
-        return cls(kind, message.why, message.accused, message.what, message.phase, message.iteration)
 
 
 @dataclass(frozen=True)
@@ -396,6 +339,8 @@ class RecordTable:
         best = max(common, key=lambda one: (one.iteration, one.key), default=None)
         reached = max(record.offer.reached for record in records)
         source = next(record.site for record in records if record.offer.reached == reached) if reached >= 0 else -1
+        if any(record.mask_key for record in records):
+            source = -1  # a private run can be repeated from its seed, so it starts over where it cannot resume
         return RunPlan(
             epoch,
             who,

@@ -35,7 +35,8 @@ from deepca.sites.runtime.node import Node, NodeConfig, Policy
 from deepca.sites.runtime.node.abort_reasons import for_others
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.row_digests import RowBoundPromiseStore, RowDigests
-from deepca.sites.runtime.run import SiteResult, SiteRun, run_site
+from deepca.sites.runtime.run import SiteRun, run_site
+from deepca.sites.runtime.site_result import SiteResult
 from deepca.sites.transport.endpoint import peers_of
 from deepca.sites.transport.streams import Streams
 from deepca.solver.observers import Observer

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -19,7 +18,6 @@ from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.decomposition.fit import fit
 from deepca.decomposition.model import Model
-from deepca.decomposition.model.file import from_bytes
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.checkpointing import CheckpointObserver, CheckpointStore, ResumePoint
@@ -28,8 +26,6 @@ from deepca.errors import (
     Contradiction,
     DataError,
     InvalidInput,
-    ModelError,
-    NetworkError,
     NotFiniteError,
     PooledDataError,
     Regroup,
@@ -38,9 +34,8 @@ from deepca.errors import (
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
 from deepca.network.sums.rounds import round_between
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Combine, Message, RelayStep, Tag, Transport
 from deepca.operators.linalg import qr
-from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import DecidedResult, Node
@@ -48,6 +43,7 @@ from deepca.sites.runtime.node.abort_reasons import for_others
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.promise_store import PromiseStore
 from deepca.sites.runtime.site_engine import SiteEngine
+from deepca.sites.runtime.site_result import SiteResult, check_matches, site_result
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
@@ -107,17 +103,6 @@ class SiteCheckpoints(CheckpointStore, Protocol):
         """Delete all other checkpoints, if this one is stored."""
 
 
-@dataclass(frozen=True)
-class SiteResult:
-    """Result of a run at one site; ``content``, the model file, is the same at all sites."""
-
-    content: bytes
-    model: Model
-    members: tuple[str, ...]  # sites whose rows it covers
-    left_out: tuple[str, ...]  # all other sites
-    compared: bool  # True if this site compared it with what it computed, False if it relies on a majority's signatures
-
-
 def run_site(
     job: SiteRun,
     node: Node,
@@ -141,14 +126,14 @@ def run_site(
             "sites on a new name for `run` in network.toml",
             event="result",
         )
-        return _site_result(known.content, compared=False)
+        return site_result(known.content, compared=False)
     checkpointer = _Checkpointer(checkpoints, job.interval)
     data: LocalData | None = None
     while True:
         offer = checkpointer.offer(b"" if job.private is None else job.private.commit())
-        agreed = node.agree_on_plan(offer, partial(_check_matches, job))
+        agreed = node.agree_on_plan(offer, partial(check_matches, job))
         if isinstance(agreed, DecidedResult):
-            return _site_result(agreed.content, compared=agreed.compared)
+            return site_result(agreed.content, compared=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
             if job.private is not None:
@@ -167,9 +152,12 @@ def run_site(
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
             continue
+        except SumMismatch as error:  # all members find it in this sum or the next
+            node.announce_failure(for_others(error), common=True)
+            raise
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None
-        return _site_result(decided.content, compared=decided.compared)
+        return site_result(decided.content, compared=decided.compared)
 
 
 def _with_seed(job: SiteRun, network: AgentNetwork, plan: RunPlan, checkpointer: _Checkpointer) -> Settings:
@@ -198,7 +186,7 @@ def _fitted(
         return fit(
             data, network, settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
         ).model
-    except (InvalidInput, NotFiniteError, SumMismatch) as error:
+    except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
             node.announce_failure(for_others(error), common=True)  # follows from numbers that all members agreed on
         raise  # other errors may concern this site alone, for example when it reads its rows again
@@ -225,7 +213,7 @@ def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 
 
-class _Transport:
+class _Transport(Transport):
     """Transport between the members of a plan, which are numbered by their position in it."""
 
     reliable = True
@@ -240,6 +228,19 @@ class _Transport:
             self._plan, tag, {sites[j]: message for j, message in outgoing.items()}, [sites[j] for j in sources]
         )
         return {j: received[sites[j]] for j in sources}
+
+    def relay(self, steps: Sequence[RelayStep], message: Message, combine: Combine, /) -> Message:
+        """Relay messages through the node."""
+        sites = self._plan.members
+
+        def combine_by_member(index: int, sent: Message, received: dict[int, Message]) -> Message:
+            return combine(index, sent, {j: received[sites[j]] for j in steps[index].sources})
+
+        by_site = [
+            RelayStep(one.tag, tuple(sites[j] for j in one.receivers), tuple(sites[j] for j in one.sources))
+            for one in steps
+        ]
+        return self._node.relay(self._plan, by_site, message, combine_by_member)
 
 
 class _Checkpointer(CheckpointObserver):
@@ -366,45 +367,3 @@ def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int) -> Model:
         "seed": seed,
     }
     return replace(model, about=about)
-
-
-def _site_result(content: bytes, *, compared: bool) -> SiteResult:
-    model = from_bytes(content, Path("the agreed result"))
-    return SiteResult(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), compared)
-
-
-def _check_matches(job: SiteRun, content: bytes, claim: ResultClaim) -> None:
-    """Raise NetworkError unless a result that most sites have signed matches this site's run and the claim about it.
-
-    This check replaces the comparison byte by byte at a site that has not computed the result itself.
-    """
-    try:
-        found = _site_result(content, compared=False)
-        model, settings, about = found.model, job.settings, found.model.about
-        k = settings.n_components
-        matches = {
-            "run": about["run"] == job.run,
-            "epoch": about["epoch"] == claim.epoch,
-            "plan": about["plan"] == claim.plan.hex(),
-            "privacy": about["privacy"] == ("open" if job.private is None else "private"),
-            "sites": found.members == tuple(job.sites[site] for site in claim.members),
-            "sites left out": found.left_out == tuple(name for name in job.sites if name not in found.members),
-            "columns": model.n_features == job.source.d and model.columns == job.source.columns,
-            "scaling": (model.scale is not None) == settings.scale,
-            "centring": about["center"] == settings.center,
-            "tolerance": about["tol"] == settings.tol,
-            "algorithm": about["algorithm"] == settings.algorithm,
-            "components": not isinstance(k, int) or model.n_components == k,
-            "agents": about["agents"] == len(claim.members),
-        }
-    except (ModelError, KeyError, TypeError) as error:
-        raise NetworkError(
-            f"the result that most sites have signed cannot be read ({type(error).__name__}: {error}), so it was not "
-            "written; check with the operators of the other sites that all sites have the same version of deepca"
-        ) from None
-    if not all(matches.values()):
-        wrong = ", ".join(name for name, equal in matches.items() if not equal)
-        raise NetworkError(
-            f"the result that most sites have signed does not match this site's run: it differs in {wrong}, so it was "
-            "not written; check these settings with the operators of the other sites"
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 
 from deepca.errors import InvalidInput
@@ -80,6 +81,7 @@ class Streams:
         )
         self._flushing = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # in which the event loop runs
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = False
 
@@ -98,6 +100,9 @@ class Streams:
 
     def wake(self, peer: int) -> None:
         """Announce that the endpoint has something to send to ``peer``."""
+        if threading.get_ident() == self._thread:
+            self._neighbors[peer].wake()
+            return
         self._neighbors[peer].scheduled = True
         # before the start there is nothing to do: a new stream asks for frames by itself
         if not self._flushing and self._loop is not None:
@@ -135,7 +140,7 @@ class Streams:
         self._neighbors.wake_scheduled()
 
     async def _begin(self) -> int:
-        port, self._ending = 0, False
+        port, self._ending, self._thread = 0, False, threading.get_ident()
         if self._listener is not None:
             port = await self._listener.start()
         dialled = [neighbor for neighbor in self._neighbors if neighbor.peer.dial]

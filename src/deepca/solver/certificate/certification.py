@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
-from deepca._util.floats import EPS, LARGEST, SMALLEST
-from deepca._util.portable import norm, total
 from deepca._util.renamed import renamed_parameters
 from deepca._util.typing import Array
-from deepca._util.validation import Integer, Real, check
-from deepca.consensus.averaging import AverageWithError, average_and_derive
-from deepca.consensus.broadcasts import check_basis, check_close, for_local_agents, packed
+from deepca.consensus.broadcasts import check_basis
 from deepca.consensus.exact import ProductUnits, agree_on_units
-from deepca.consensus.mixers import default_mixer
 from deepca.network.base import Network
-from deepca.network.sums import Addend, Unit
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
-from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
-from deepca.operators.rounding import Rounding
 from deepca.solver.certificate.bounds import Certificate, tangent_bound
-from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, columns_for, overlap, probe
+from deepca.solver.certificate.fresh_average import Fresh, Goal, digest_of, fresh_average
+from deepca.solver.certificate.probing import ProbedSpectrum, ProbeFindings, columns_for, probe
 
 __all__ = ["certify", "digest_of"]
 
 FAILURE_PROBABILITY = 1e-6  # default probability that the bound on λ_{k+1} is wrong
-_RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
-_EXTRAS_UNIT = Unit(-240, 5)  # squares of rounding errors are tiny
 _MAX_PRODUCTS = 40  # default limit on the number of block products with probes
 
 
@@ -49,6 +36,7 @@ def certify(
     failure_probability: float = FAILURE_PROBABILITY,
     max_products: int = _MAX_PRODUCTS,
     previous: Certificate | None = None,
+    shared: bool = False,
 ) -> tuple[Certificate, Array]:
     """Certify the leader's components; every agent must call this at the same point.
 
@@ -76,6 +64,9 @@ def certify(
         Number of block products with probes after which probing ends, even if ``tol`` is not proven.
     previous : Certificate, optional
         Earlier certificate for the same ``A_j``, whose bound on λ_{k+1} is reused if it suffices.
+    shared : bool, default=False
+        Whether all agents have the same basis up to rounding. On reliable networks the largest angle between W and X
+        is then bounded by a sum over all agents, and nothing is flooded.
 
     Returns
     -------
@@ -94,26 +85,8 @@ def certify(
     NetworkError
         If a message of an average over a spanning tree was lost or altered.
     """
-    goal = _Goal(tol, accuracy, gap, failure_probability, max_products)  # checks them
-    return _certified(as_operator(A), X, W, tracked, network, goal, previous)
-
-
-@dataclass(frozen=True)
-class _Goal:
-    """Claim to prove, and limits of its cost: parameters of :func:`certify`."""
-
-    tol: float
-    accuracy: float
-    gap: float
-    failure: float
-    max_products: int
-
-    def __post_init__(self) -> None:
-        check("tol", self.tol, Real(0.0, example="1e-8"))
-        check("accuracy", self.accuracy, Real(0.0, up_to=True))
-        check("gap", self.gap, Real(0.0))
-        check("failure_probability", self.failure, Real(0.0, 1.0))
-        check("max_products", self.max_products, Integer(1))
+    goal = Goal(tol, accuracy, gap, failure_probability, max_products)  # checks them
+    return _certified(as_operator(A), X, W, tracked, network, goal, previous, shared=shared)
 
 
 def _certified(
@@ -122,15 +95,17 @@ def _certified(
     W: Array | None,
     tracked: Array | None,
     network: Network,
-    goal: _Goal,
+    goal: Goal,
     previous: Certificate | None,
+    *,
+    shared: bool,
 ) -> tuple[Certificate, Array]:
     """Average fresh products and bound λ_{k+1} by the previous certificate if that suffices, or else by probes."""
     before = network.traffic
     own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
     units = agree_on_units(network, A) if network.reliable else ProductUnits()
-    fresh = _fresh(A, X, own, tracked, network, goal, units)
+    fresh = fresh_average(A, X, own, tracked, network, goal, units, shared=shared)
     found = fresh.found
     if previous is not None and fresh.residual <= _sine(goal.tol) * (fresh.theta_low - previous.bound):
         found = _with_previous_bound(found, previous)
@@ -153,174 +128,12 @@ def _with_previous_bound(found: Certificate, previous: Certificate) -> Certifica
     )
 
 
-def digest_of(X: Array) -> str:
-    """Return the SHA-256 of components ``(d, k)``: float64, little endian, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Fresh:
-    """Certificate before the space outside has been probed, and numbers needed to complete it.
-
-    Attributes
-    ----------
-    found : Certificate
-        The certificate without a bound on λ_{k+1}.
-    residual : float
-        Norm of the residual, including all uncertainty.
-    formed : float
-        Part of ``residual`` due to the way in which the A_j were formed.
-    fine : float
-        Accuracy of averages, relative to the gap, with which probes detect an eigenvector even if the random start
-        contains as little of that eigenvector as the failure probability allows.
-    """
-
-    found: Certificate
-    residual: float
-    formed: float
-    fine: float
-
-    @property
-    def theta_low(self) -> float:
-        """Lower bound on θ_k."""
-        return self.found.eigenvalues[-1] - self.found.uncertainty * self.found.scale
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Request for one average of vectors that contain ``A_j X``, the drift, and four more numbers of each agent.
-
-    Attributes
-    ----------
-    X : ndarray of shape (d, k)
-        The leader's components.
-    goal : _Goal
-        What to prove.
-    noise : float
-        Rounding of the products, which limits the accuracy of every average.
-    """
-
-    X: Array
-    goal: _Goal
-    noise: float
-
-    @property
-    def accuracy(self) -> float:
-        """Required accuracy of the average, relative to θ_k."""
-        return min(min(self.goal.tol, self.goal.accuracy) * self.goal.gap, 1.0)
-
-    def product(self, vector: Array) -> Array:
-        """Return the part of such a vector that belongs to ``A X``, ``(d, k)``."""
-        return vector[: self.X.size].reshape(self.X.shape)
-
-    def enough(self, found: AverageWithError) -> bool:
-        """Return whether an average is as accurate as rounding allows, or as tolerance and gap require."""
-        theta = min(total(x * y) for x, y in zip(self.X.T, self.product(found.mean).T, strict=True))
-        return norm(self.product(found.error)) <= max(0.05 * self.accuracy * theta, self.noise)
-
-    def numbers(self, found: AverageWithError) -> Array:
-        """Derive θ, ‖R‖, coupling, drift, and the accuracy that probes need; the bits depend on the processor."""
-        (d, k), X, AX = self.X.shape, self.X, self.product(found.mean)
-        inside = X.T @ AX
-        theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
-        coupling = frobenius(inside - np.diag(theta))
-        drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
-        fine = 0.1 * overlap(d - k, columns_for(k, d), self.goal.failure) if k < d else 0.0
-        return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
-
-    def check(self, network: Network, derived: Array, mean: AverageWithError) -> None:
-        """Raise Contradiction unless the leader's numbers follow from the average, up to rounding."""
-        own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * norm(self.product(mean.mean))
-        check_close(network, "eigenvalues or residuals", derived[:-2], own[:-2], rounded)
-        check_close(network, "a drift", derived[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
-        check_close(network, "an accuracy of probes", derived[-1], own[-1], 1e-6 * float(own[-1]))
-
-
-def _fresh(
-    A: Operator,
-    X: Array,
-    own: Array,
-    tracked: Array | None,
-    network: Network,
-    goal: _Goal,
-    units: ProductUnits,
-) -> _Fresh:
-    """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
-    k, m = X.shape[1], network.n_agents
-    AX = A @ for_local_agents(X, network)
-    rounding = A.rounding()
-    tangents = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
-    local = np.stack([tangents, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
-    agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
-    highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
-    noise = 2.0 * EPS * float(highest[1])
-
-    request, addends = _Request(X, goal, noise), _addends(AX, tracked, A.row_counts, rounding, units)
-    rounds = default_mixer(network.topology).rounds_for(network.topology, min(max(0.01 * request.accuracy, EPS), 1e-3))
-    mean, derived = average_and_derive(network, addends, rounds, request.enough, request.numbers, k + 4)
-    if not network.is_leader_local:
-        request.check(network, derived, mean)
-    theta, (outside, coupling, drift, fine) = derived[:k], map(float, derived[k:])
-    noise = mean.error_bound(float(highest[1]))
-    error = norm(request.product(mean.error))
-    residual = outside + error + noise
-    largest = float(np.abs(theta).max())
-    row_rounding, product_rounding = map(float, mean.mean[-2:] + mean.error[-2:])
-    formed = rounding.bound(largest + residual, row_rounding, product_rounding, float(highest[2]))
-    residual += formed
-    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # no digit of a smaller matrix is known
-    separation = max(4.0 * noise, 16.0 * EPS * largest)
-    found = Certificate(
-        angle=math.inf,
-        agents_angle=float(highest[0]) if highest[0] < _RIGHT_ANGLE else math.inf,
-        residual=residual * relative,
-        uncertainty=(error + noise + formed) * relative,
-        noise=noise * relative,
-        coupling=coupling * relative,
-        drift=max(drift, 0.0) * relative,
-        eigenvalues=tuple(map(float, theta)),
-        others=(),
-        bound=-math.inf,
-        failure=0.0,
-        separation=separation,
-        smaller_k=_largest_gap_below(theta, separation),
-        larger_k=None,
-        n_agents=round(float(highest[3:].sum())),
-        n_rows=round(float(mean.mean[-3]) * m) if mean.mean[-4] > 1.0 - 1e-6 and m * mean.error[-3] < 0.5 else None,
-        averaging_error=mean.lost,
-        digest=digest_of(X),
-        probes=0,
-        products=0,
-        traffic=network.traffic,
-    )
-    return _Fresh(found, residual, formed, fine)
-
-
-def _addends(
-    AX: Array, tracked: Array | None, rows: npt.NDArray[np.int64] | None, rounding: Rounding, units: ProductUnits
-) -> list[Addend]:
-    """Return the numbers of the local agents that are averaged: products, drifts, row counts and rounding errors."""
-    B = AX.shape[:-2]
-    extras = np.zeros((*B, 4))
-    extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
-    if rows is not None:
-        extras[..., 0], extras[..., 1] = 1.0, rows
-    drifts = Addend("drifts", np.zeros((*B, 0))) if tracked is None else Addend("drifts", tracked.reshape(*B, -1))
-    if tracked is not None and tracked.shape == AX.shape:
-        drifts = units.addend("drifts", tracked)
-    return [
-        units.addend("products", AX),
-        drifts,
-        Addend("row counts and rounding errors", extras, guess=_EXTRAS_UNIT, nonnegative=True),
-    ]
-
-
 def _probed(
     A: Operator,
     X: Array,
     network: Network,
-    fresh: _Fresh,
-    goal: _Goal,
+    fresh: Fresh,
+    goal: Goal,
     units: ProductUnits,
 ) -> Certificate:
     """Probe the space outside X and return the certificate with the eigenvalues found and the bound on λ_{k+1}.
@@ -384,11 +197,6 @@ def _hopeless(found: Certificate, error: float) -> bool:
     """Return whether more products cannot help: a value outside exceeds θ_k, or equals θ_k and a larger k has a gap."""
     settled = error <= max(0.05 * abs(found.gap), found.separation)
     return bool(settled and (found.larger_outside or (not found.unique and found.larger_k is not None)))
-
-
-def _largest_gap_below(theta: Array, separation: float) -> int | None:
-    """Return the largest j < k with a gap after θ_j."""
-    return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
 
 
 def _sine(tangent: float) -> float:

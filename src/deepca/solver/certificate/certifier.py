@@ -90,6 +90,7 @@ class Certifier:
                 failure_probability=FAILURE_PROBABILITY / 2.0**self.attempts,
                 max_products=max(40, (state.t - self._first) // 2),
                 previous=self._previous,
+                shared=state.is_shared,
             )
             if certificate.bound < certificate.eigenvalues[-1]:
                 self._previous = certificate

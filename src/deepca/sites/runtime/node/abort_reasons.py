@@ -18,7 +18,8 @@ from deepca.errors import (
     SumMismatch,
     Unfinished,
 )
-from deepca.sites.protocol.records import Failure, RunPlan
+from deepca.sites.protocol.failures import Failure
+from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.node.context import NodeContext
 
 __all__ = ["AbortReasons", "failure_of", "for_others"]

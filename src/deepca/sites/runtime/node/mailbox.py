@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from deepca.errors import BadArray, FrameError
 from deepca.network.transports.base import Message, Tag
@@ -18,6 +19,12 @@ __all__ = ["Mailbox"]
 
 _MAX_WAITING = 64  # maximum number of messages queued per neighbour; honest neighbours are never that far ahead
 _MAX_EARLY = 16  # maximum number of messages kept per neighbour for an epoch that has not started here
+
+
+class _Relay(Protocol):
+    """The part of a :class:`deepca.sites.runtime.node.outbox.Relay` that is used here."""
+
+    def advance_quietly(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,14 @@ class Mailbox:
     ----------
     waiting : dict of int to deque
         Messages of the current plan, by neighbour.
+    relay : Relay or None
+        The relay that the algorithm waits for, which takes its next steps as soon as messages arrive.
     """
 
     def __init__(self, context: NodeContext) -> None:
         self._context, peers = context, tuple(context.links)
         self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
+        self.relay: _Relay | None = None
         self._awaited: set[int] = set()  # neighbours whose messages the algorithm is waiting for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
         self._misdirected: dict[int, Tag] = {}  # tags of messages of another plan in the current epoch
@@ -76,6 +86,7 @@ class Mailbox:
 
     def clear(self) -> None:
         """Drop the messages of the plan that is being left."""
+        self.relay = None
         for waiting in self.waiting.values():
             waiting.clear()
 
@@ -97,7 +108,7 @@ class Mailbox:
         waiting.append((tag, message))
         # wake the algorithm once all awaited messages are here: waking it for each would cost more than receiving it
         self._awaited.discard(peer)
-        if not self._awaited:
+        if not self._awaited and (self.relay is None or self.relay.advance_quietly()):
             self._context.changed.notify_all()
 
     # ----------------------------------------------------------------------------------------------------------- asking

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from deepca._util.logs import EventLogger
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
@@ -12,6 +14,8 @@ from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.node.context import NodeContext
 
 __all__ = ["Neighbors"]
+
+_logger = logging.getLogger(__name__)
 
 
 class Neighbors:
@@ -27,6 +31,7 @@ class Neighbors:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
+        self._log = EventLogger(_logger, context.name(context.me))
         self.wake: Callable[[int], None] = lambda peer: None
         self.presence_checked_at = float("-inf")
         self._known_to: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in context.links}
@@ -47,14 +52,33 @@ class Neighbors:
         if undisturbed and here.disturbance:
             self._context.changed.notify_all()
 
+    def log_connected(self, peer: int) -> None:
+        """Log that a neighbour can be reached."""
+        name = self._context.name(peer)
+        self._log.info(f"connected to {name}", event="link_up", facts={"site": name})
+
+    def log_disconnected(self, peer: int, why: str) -> None:
+        """Log that the stream to a neighbour has ended."""
+        name, level = self._context.name(peer), self._context.assembly.gone_level
+        self._log.log(level, f"disconnected from {name}: {why}", event="link_down", facts={"site": name, "why": why})
+
+    def log_refused(self, peer: int | None, where: str, why: str) -> None:
+        """Log a connection that was refused; ``peer`` is None if the other side is unknown."""
+        name = None if peer is None else self._context.name(peer)
+        who = where if name is None else f"{name} ({where})"
+        self._log.warning(f"{who}: {why}", event="refused", facts={"peer": name, "where": where, "why": why})
+
     def wake_with_news(self) -> None:
         """Wake the neighbours for which there is something to send."""
-        for peer in self.with_news():
-            self.wake(peer)
+        self.wake_each(self.with_news())
 
     def wake_all(self) -> None:
         """Wake every neighbour."""
-        for peer in self._context.links:
+        self.wake_each(self._context.links)
+
+    def wake_each(self, peers: Iterable[int]) -> None:
+        """Wake some neighbours."""
+        for peer in peers:
             self.wake(peer)
 
     # ---------------------------------------------------------------------------------------------------------- records

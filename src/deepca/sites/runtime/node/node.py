@@ -2,8 +2,8 @@
 
 Two threads meet here. The event loop (or a simulation) reports events with ``opened``, ``closed``, ``received`` and
 ``tick``, and asks for the ``next_frame``; it waits only for the lock, which is held while a promise is written to disk.
-The algorithm calls ``agree_on_plan``, ``exchange`` and ``agree_on_result``, which block until the network is ready, but
-not beyond the deadline.
+The algorithm calls ``agree_on_plan``, ``exchange``, ``relay`` and ``agree_on_result``, which block until the network is
+ready, but not beyond the deadline.
 
 A run is a sequence of epochs. In each of them all members have entered the same :class:`RunPlan`, and every message
 carries its digest: agents that disagree about who takes part never mix their numbers. A wrong guess costs only time.
@@ -11,17 +11,15 @@ carries its digest: agents that disagree about who takes part never mix their nu
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from deepca._util.logs import EventLogger
 from deepca.errors import FrameError, Regroup, WrongNetwork
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Combine, Message, RelayStep, Tag
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
-from deepca.sites.protocol.parcels import Parcel, pack
+from deepca.sites.protocol.parcels import parse_header
 from deepca.sites.protocol.reassembly import ReceivedMessage
 from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.protocol.signatures import NoSignatures, Signatures
@@ -33,6 +31,7 @@ from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.mailbox import Mailbox
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
+from deepca.sites.runtime.node.outbox import Outbox, Relay
 from deepca.sites.runtime.node.record_receiver import RecordReceiver
 from deepca.sites.runtime.node.results import DecidedResult, Results, accept_any
 from deepca.sites.runtime.node.settlement import Settlement
@@ -42,8 +41,6 @@ from deepca.sites.runtime.node_config import NodeConfig, Policy
 from deepca.sites.runtime.promise_store import MemoryPromiseStore, PromiseStore
 
 __all__ = ["Node"]
-
-_logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 0.25  # seconds between checks of which sites are present
 _EXCHANGE_TIMEOUT = 1.0  # seconds between checks of the deadline while messages are awaited
@@ -68,8 +65,8 @@ class Node:
     Notes
     -----
     Its parts are ``context`` (shared objects), ``links`` (one per neighbour), ``neighbors`` (their presence, and the
-    records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (what
-    arrives), ``settlement`` and ``results`` (signing the result), and ``faults`` (reasons to end the run). The lock of
+    records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (what arrives),
+    ``outbox`` (what is sent), ``settlement`` and ``results`` (signing the result), and ``abort_reasons``. The lock of
     ``changed`` guards all of them.
     """
 
@@ -94,11 +91,10 @@ class Node:
         self.context = context = NodeContext(
             config, policy, clock, self.changed, began, signatures or NoSignatures(), self.assembly, self.links
         )
-        self._log = EventLogger(_logger, context.name(context.me))
         self.settlement = Settlement(config, policy, self.assembly)
         self.abort_reasons = AbortReasons(context)
         self.neighbors = Neighbors(context)
-        self.mailbox = Mailbox(context)
+        self.mailbox, self.outbox = Mailbox(context), Outbox(context)
         verification = Verification(context, self.settlement.claims, self.abort_reasons)
         self.records = RecordReceiver(context, self.neighbors, self.settlement, verification, self.abort_reasons)
         self.files = ModelFiles(context, self.settlement.claims, verification)
@@ -123,18 +119,14 @@ class Node:
         """Handle the end of the stream to a neighbour."""
         with self.changed:
             if self.links[peer].open:
-                name = self.context.name(peer)
-                level, facts = self.assembly.gone_level, {"site": name, "why": why}
-                self._log.log(level, f"disconnected from {name}: {why}", event="link_down", facts=facts)
+                self.neighbors.log_disconnected(peer, why)
             self.links[peer].closed()
             self.neighbors.update_presence()
             self.changed.notify_all()
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
         """Log a connection that was refused; ``peer`` is None if the other side is unknown."""
-        name = None if peer is None else self.context.name(peer)
-        who = where if name is None else f"{name} ({where})"
-        self._log.warning(f"{who}: {why}", event="refused", facts={"peer": name, "where": where, "why": why})
+        self.neighbors.log_refused(peer, where, why)
 
     def received(self, peer: int, frame: wire.Frame) -> None:
         """Process a frame from a neighbour; raise FrameError if the stream has to be closed because of it."""
@@ -161,22 +153,17 @@ class Node:
                 self.neighbors.restarted(peer)
                 self.files.restarted(peer)
             if link.up != was_up:
-                name = self.context.name(peer)
-                self._log.info(f"connected to {name}", event="link_up", facts={"site": name})
+                self.neighbors.log_connected(peer)
                 self.neighbors.update_presence()
                 woken.add(peer)
             if link.ready:  # an acknowledgement may have made room
                 woken.add(peer)
-        for other in woken:
-            self.neighbors.wake(other)
+            woken |= self.outbox.take_receivers()  # of messages that a relay has sent
+        self.neighbors.wake_each(woken)
 
     def _take(self, peer: int, arrived: ReceivedMessage) -> None:
         """Pass a message to the part that handles its kind."""
-        parcel = wire.Parcel()
-        try:
-            parcel.ParseFromString(arrived.header)
-        except Exception:  # the import path of protobuf's DecodeError is not stable
-            raise FrameError("a message with a malformed header", intact=True) from None
+        parcel = parse_header(arrived.header)
         kind = parcel.WhichOneof("kind")
         if kind == "data":
             self.mailbox.receive(peer, parcel.data, arrived.body)
@@ -209,8 +196,7 @@ class Node:
                 self.neighbors.update_presence()
                 self.changed.notify_all()
             woken.update(self.neighbors.with_news())
-        for peer in woken:
-            self.neighbors.wake(peer)
+        self.neighbors.wake_each(woken)
 
     # --------------------------------------------------------------------------------- blocking calls, by the algorithm
 
@@ -254,7 +240,7 @@ class Node:
                 for known in (self._entered, self._proposed):  # others may have entered it and failed before this site
                     if known is not None:
                         self.abort_reasons.check_members(known)
-                found = self._concluded()
+                found = self.results.concluded(self._entered)
                 if found is not None:
                     return found
                 if pending := self.settlement.blocking():
@@ -274,25 +260,42 @@ class Node:
         self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
         """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange` does, keyed by site index."""
-        digest = plan.digest
-        parcels: dict[int, Parcel] = {}
         with self.changed:
             self.abort_reasons.check_undisturbed(plan)
-            for receiver, message in outgoing.items():
-                parcel = parcels.get(id(message))
-                if parcel is None:
-                    parcel = parcels[id(message)] = pack(digest, tag, message)
-                self.links[receiver].send(parcel, plan.incarnations[plan.members.index(receiver)])
-        for receiver in outgoing:
-            self.neighbors.wake(receiver)
+            self.outbox.send(plan, tag, outgoing)
+            woken = self.outbox.take_receivers()
+        self.neighbors.wake_each(woken)
         with self.changed:
-            while True:
-                self.abort_reasons.check_undisturbed(plan)
-                missing = self.mailbox.missing(sources, tag)
-                if not missing:
-                    return self.mailbox.take(sources)
-                self.abort_reasons.check(missing)
-                self.changed.wait(_EXCHANGE_TIMEOUT)
+            self._await_messages(plan, lambda: self.mailbox.missing(sources, tag))
+            return self.mailbox.take(sources)
+
+    def relay(self, plan: RunPlan, steps: Sequence[RelayStep], message: Message, combine: Combine) -> Message:
+        """Relay messages as :meth:`deepca.network.transports.base.Transport.relay` does, keyed by site index.
+
+        ``combine`` is called with the lock held, and in the event loop's thread whenever messages arrive after this
+        call has begun to wait.
+        """
+        with self.changed:
+            self.abort_reasons.check_undisturbed(plan)
+            relay = self.mailbox.relay = Relay(self.outbox, self.mailbox, plan, steps, message, combine)
+            relay.advance_quietly()
+            woken = self.outbox.take_receivers()
+        self.neighbors.wake_each(woken)
+        with self.changed:
+            try:
+                self._await_messages(plan, relay.advance)
+                return relay.message
+            finally:  # messages that arrive later wait in the mailbox, or are dropped with the plan
+                self.mailbox.relay = None
+
+    def _await_messages(self, plan: RunPlan, missing: Callable[[], list[int]]) -> None:
+        """Wait until ``missing`` returns no site; raise the reason to end the run or to leave the plan, if any."""
+        while True:
+            self.abort_reasons.check_undisturbed(plan)
+            if not (sites := missing()):
+                return
+            self.abort_reasons.check(sites)
+            self.changed.wait(_EXCHANGE_TIMEOUT)
 
     def agree_on_result(
         self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]
@@ -327,7 +330,8 @@ class Node:
             if plan.proposer == self.context.me and not here.disturbance:
                 self.results.propose(plan, proposal())
             while True:
-                found = self._concluded()
+                self.abort_reasons.check()
+                found = self.results.concluded(self._entered)
                 if found is not None:
                     return found
                 for peer in self.links.keys() & set(plan.members):  # messages of other sites do not matter here
@@ -336,10 +340,6 @@ class Node:
                     self.abort_reasons.check_members(plan)
                     raise Regroup(here.disturbance)
                 self._wait_for_news()
-
-    def _concluded(self) -> DecidedResult | None:
-        self.abort_reasons.check()
-        return self.results.concluded(self._entered)
 
     def _wait_for_news(self) -> None:
         self.neighbors.wake_with_news()
