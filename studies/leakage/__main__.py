@@ -35,12 +35,13 @@ def main(
         require("matplotlib", extra="experiments")
         from studies.leakage.figure import draw
 
+        again = f"python -m {_MODULE} --reduced" if reduced else "make study-leakage"
+        made = f"Made by `{again}`{_commit()} on {datetime.now(UTC):%Y-%m-%d}."
         command = Command(_MODULE, "study-leakage", _TITLE, None, out.parent, out, reduced, jobs, quiet)
         with command.settings("leakage") as (setting,):
             results = run(REDUCED if reduced else Plan(), setting.progress, jobs)
         draw(results, out.parent / _FIGURE)
-        again = f"python -m {_MODULE} --reduced" if reduced else "make study-leakage"
-        parts = sections(results, _FIGURE.as_posix(), f"Made by `{again}`{_commit()} on {datetime.now(UTC):%Y-%m-%d}.")
+        parts = sections(results, _FIGURE.as_posix(), made)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, page(_TITLE, parts, again).encode())
     command.conclude(parts)

@@ -16,9 +16,9 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.network.sums import Words
 from deepca.planning.leakage import random_sites, recording, records
-from deepca.planning.leakage.adversary import Coalition, Estimate
+from deepca.planning.leakage.adversary import Coalition, SiteEstimate
 from deepca.planning.leakage.recording import record_run
-from deepca.planning.leakage.records import COUNTS, PRODUCTS, Run
+from deepca.planning.leakage.records import COUNTS, PRODUCTS, RecordedRun
 from deepca.topology import Topology
 from tests.support.problems import close
 
@@ -31,13 +31,13 @@ def rows_of(n: int, m: int = M, d: int = D) -> list[npt.NDArray[np.float64]]:
     return [np.asarray(source.matrix()) for source in random_sites(m, n, d, seed=n)]
 
 
-def recorded(graph: Topology, n: int, *, private: bool, d: int = D) -> Run:
+def recorded(graph: Topology, n: int, *, private: bool, d: int = D) -> RecordedRun:
     data = [read((source,), form="covariance") for source in random_sites(graph.n_agents, n, d, seed=n)]
     return record_run(data, graph, SETTINGS, private=private)
 
 
 @cache
-def run(name: str, n: int, private: bool) -> Run:
+def run(name: str, n: int, private: bool) -> RecordedRun:
     return recorded(deepca.topology.from_name(name, M), n, private=private)
 
 
@@ -45,11 +45,11 @@ def coalitions(sizes: range) -> Iterator[frozenset[int]]:
     return (frozenset(members) for size in sizes for members in combinations(range(M), size))
 
 
-def same(a: Estimate, b: Estimate) -> bool:
+def same(a: SiteEstimate, b: SiteEstimate) -> bool:
     return a.n_rows == b.n_rows and np.array_equal(a.mean, b.mean) and np.array_equal(a.covariance, b.covariance)
 
 
-def check_rebuilt(found: Estimate, X: npt.NDArray[np.float64], tol: float = 1e-10) -> None:
+def check_rebuilt(found: SiteEstimate, X: npt.NDArray[np.float64], tol: float = 1e-10) -> None:
     assert found.n_rows == pytest.approx(len(X), rel=1e-12)
     close(found.mean, X.mean(axis=0), atol=tol * float(np.linalg.norm(X)))
     C = np.cov(X, rowvar=False)
@@ -257,5 +257,5 @@ def test_sums_that_were_repeated_in_another_unit_are_used_once(scale: float) -> 
     assert len(open_run.parts) < sum(len(record.layout.names) - 1 for record in open_run.agents[0].sums)
     found = Coalition(open_run, frozenset([0])).estimate(1)
     check_rebuilt(
-        Estimate(found.n_rows, found.mean / scale, found.covariance / scale / scale), rows_of(3)[1], tol=1e-10
+        SiteEstimate(found.n_rows, found.mean / scale, found.covariance / scale / scale), rows_of(3)[1], tol=1e-10
     )

@@ -13,7 +13,7 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput, ParameterError
 from deepca.planning.leakage import ADVERSARIES, MAX_COLUMNS, MAX_SITES, Leakage, measure_leakage, random_sites
-from deepca.planning.leakage.adversary import Estimate
+from deepca.planning.leakage.adversary import SiteEstimate
 from deepca.planning.leakage.scoring import TrueSite
 from tests.support.errors import raises
 
@@ -66,14 +66,14 @@ def test_errors_do_not_depend_on_a_rotation_of_the_rows_that_keeps_their_mean() 
     rng = np.random.default_rng(0)
     X = rng.standard_normal((4, 6)) + 3.0
     site = TrueSite(4, X.mean(axis=0), np.cov(X, rowvar=False), X, np.zeros(6))
-    exact = site.errors(Estimate(4.0, X.mean(axis=0), np.cov(X, rowvar=False)))
+    exact = site.errors(SiteEstimate(4.0, X.mean(axis=0), np.cov(X, rowvar=False)))
     assert exact.mean == exact.covariance == 0.0
     assert exact.rows is not None
     assert exact.rows < 1e-14
     inside = np.linalg.svd(np.ones((1, 4)))[2][1:]
     turned = X.mean(axis=0) + inside.T @ ortho_group.rvs(3, random_state=1) @ inside @ X
     np.testing.assert_allclose(np.cov(turned, rowvar=False), np.cov(X, rowvar=False), atol=1e-12)
-    nothing = site.errors(Estimate(4.0, np.zeros(6), np.zeros((6, 6))))
+    nothing = site.errors(SiteEstimate(4.0, np.zeros(6), np.zeros((6, 6))))
     assert (nothing.mean, nothing.covariance, nothing.rows) == pytest.approx((1.0, 1.0, 1.0))
 
 

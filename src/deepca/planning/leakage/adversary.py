@@ -11,16 +11,26 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca.network.sums import SumLayout, Words
 from deepca.network.sums.masks import SumMasks
-from deepca.planning.leakage.records import COLUMNS, COUNTS, PRODUCTS, SQUARES, Pair, RecordedSum, Run, Sites, SumPart
+from deepca.planning.leakage.records import (
+    COLUMNS,
+    COUNTS,
+    PRODUCTS,
+    SQUARES,
+    Pair,
+    RecordedRun,
+    RecordedSum,
+    Sites,
+    SumPart,
+)
 
-__all__ = ["Coalition", "Estimate"]
+__all__ = ["Coalition", "SiteEstimate"]
 
 Knowledge = Mapping[Sites, Words]
 """Known sums over sets of honest agents, each as a message."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SiteEstimate:
     """What an adversary believes about one site.
 
     Parameters
@@ -50,7 +60,7 @@ class Coalition:
 
     Parameters
     ----------
-    run : Run
+    run : RecordedRun
         The recorded run.
     members : frozenset of int
         The members.
@@ -63,7 +73,7 @@ class Coalition:
     from these, or are not linear in them (lengths of products, bounds for units), are not used.
     """
 
-    def __init__(self, run: Run, members: Sites, *, totals_only: bool = False) -> None:
+    def __init__(self, run: RecordedRun, members: Sites, *, totals_only: bool = False) -> None:
         self.run, self.members = run, members
         self.honest = frozenset(range(run.topology.n_agents)) - members
         self._totals_only = totals_only
@@ -99,7 +109,7 @@ class Coalition:
             layout.add_to(rest, one, negative=True)
         return rest
 
-    def estimate(self, site: int) -> Estimate:
+    def estimate(self, site: int) -> SiteEstimate:
         """Estimate the numbers of an honest site.
 
         Parameters
@@ -109,7 +119,7 @@ class Coalition:
 
         Returns
         -------
-        Estimate
+        SiteEstimate
             The estimate.
         """
         n = float(self._solved[COUNTS][site][0])
@@ -123,7 +133,7 @@ class Coalition:
         A = self.run.directions.complete(self._products[site], factor * squares / np.square(units))
         mean = sums / n if n > 0.0 else common
         apart = (mean - centre) / units
-        return Estimate(n, mean / units, (A / factor - n * np.outer(apart, apart)) / max(n - 1.0, 1.0))
+        return SiteEstimate(n, mean / units, (A / factor - n * np.outer(apart, apart)) / max(n - 1.0, 1.0))
 
     @property
     def _members(self) -> list[int]:

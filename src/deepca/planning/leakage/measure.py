@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import sparse
 
-from deepca.data.local_data import read
+from deepca.data.local_data import LocalData, read
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import InvalidInput, ParameterError
@@ -18,7 +18,7 @@ from deepca.network.private import MIN_PRIVATE_AGENTS
 from deepca.network.sums.rounds import sum_tree
 from deepca.planning.leakage.adversary import Coalition
 from deepca.planning.leakage.recording import record_run
-from deepca.planning.leakage.records import Run, Sites
+from deepca.planning.leakage.records import RecordedRun, Sites
 from deepca.planning.leakage.scoring import Errors, TrueSite
 from deepca.planning.methods import ObserverFactory
 from deepca.topology.graph import Topology
@@ -163,34 +163,37 @@ def measure_leakage(
     DataError
         If the rows cannot be used.
     """
-    check_settings(settings)
     _check(sources, topology, settings)
     rows = [read((source,), form="covariance", on_rows=on_rows) for source in sources]
-    runs = [
-        record_run(
-            rows,
-            topology,
-            settings,
-            private=private,
-            observers=() if observer_factory is None else (observer_factory("private" if private else "open"),),
-        )
-        for private in (False, True)
-    ]
-    sites = [TrueSite.of(source, one, runs[0]) for source, one in zip(sources, rows, strict=True)]
-    measured = _Measurement(runs[0], runs[1], sites)
+    open_run, private_run = (
+        _recorded(rows, topology, settings, name, observer_factory) for name in ("open", "private")
+    )
+    sites = [TrueSite.of(source, one, open_run) for source, one in zip(sources, rows, strict=True)]
+    measured = _Measurement(open_run, private_run, sites)
     exposures, n_coalitions = _worst(measured, topology, progress)
-    model = runs[0].model
     return Leakage(
         topology=topology.name,
         names=tuple(map(str, range(len(sites)))) if names is None else tuple(names),
         n_rows=tuple(site.n for site in sites),
         dim=sources[0].d,
-        components=len(model.components),
-        status=str(model.status.code),
+        components=len(open_run.model.components),
+        status=str(open_run.model.status.code),
         exposures=exposures,
         n_coalitions=n_coalitions,
         private_excess=measured.excess,
     )
+
+
+def _recorded(
+    rows: Sequence[LocalData],
+    topology: Topology,
+    settings: Settings,
+    name: str,
+    observer_factory: ObserverFactory | None,
+) -> RecordedRun:
+    """Record a fit in an open or a private network."""
+    observers = () if observer_factory is None else (observer_factory(name),)
+    return record_run(rows, topology, settings, private=name == "private", observers=observers)
 
 
 def _worst(
@@ -241,6 +244,7 @@ def random_sites(m: int, n_rows: int, columns: int, seed: int) -> tuple[ArraySou
 
 def _check(sources: Sequence[Source], topology: Topology, settings: Settings) -> None:
     """Raise InvalidInput if the leakage cannot be measured."""
+    check_settings(settings)
     m, d = topology.n_agents, sources[0].d
     if not MIN_PRIVATE_AGENTS <= m <= MAX_SITES:
         raise InvalidInput(
@@ -270,7 +274,7 @@ def _check(sources: Sequence[Source], topology: Topology, settings: Settings) ->
 class _Measurement:
     """Coalitions in both networks, and the errors of what they rebuild."""
 
-    def __init__(self, open_run: Run, private_run: Run, sites: Sequence[TrueSite]) -> None:
+    def __init__(self, open_run: RecordedRun, private_run: RecordedRun, sites: Sequence[TrueSite]) -> None:
         self._sites = sites
         self.excess = 0.0
 

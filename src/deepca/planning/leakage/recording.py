@@ -28,8 +28,8 @@ from deepca.planning.leakage.records import (
     Exchange,
     MaskCall,
     Pair,
+    RecordedRun,
     RecordedSum,
-    Run,
     SeenByAgent,
     Sites,
 )
@@ -48,7 +48,7 @@ def record_run(
     *,
     private: bool,
     observers: Sequence[Observer] = (),
-) -> Run:
+) -> RecordedRun:
     """Fit a model with one thread per agent, and record what each of them sees.
 
     Parameters
@@ -66,7 +66,7 @@ def record_run(
 
     Returns
     -------
-    Run
+    RecordedRun
         The recording.
     """
     m = topology.n_agents
@@ -82,7 +82,7 @@ def record_run(
         return fit(watched, network, settings, observers=observers if j == 0 else ()).model
 
     models = run_agents(topology, work, timeout=_PATIENCE, hub=MemoryHub(m, timeout=_PATIENCE))
-    return Run(topology, seen, models[0], settings.center, plan)
+    return RecordedRun(topology, seen, models[0], settings.center, plan)
 
 
 def _transport(network: AgentNetwork) -> Transport:

@@ -26,8 +26,8 @@ __all__ = [
     "Exchange",
     "MaskCall",
     "Pair",
+    "RecordedRun",
     "RecordedSum",
-    "Run",
     "SeenByAgent",
     "Sites",
     "SumPart",
@@ -127,7 +127,7 @@ class SeenByAgent:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """A recorded run.
 
     Parameters

@@ -11,8 +11,8 @@ from deepca._util.typing import Array
 from deepca.data.local_data import LocalData
 from deepca.data.sources import Source
 from deepca.operators.linalg import frobenius
-from deepca.planning.leakage.adversary import Estimate
-from deepca.planning.leakage.records import Run
+from deepca.planning.leakage.adversary import SiteEstimate
+from deepca.planning.leakage.records import RecordedRun
 
 __all__ = ["Errors", "TrueSite"]
 
@@ -56,7 +56,7 @@ class TrueSite:
     common: Array
 
     @classmethod
-    def of(cls, source: Source, data: LocalData, run: Run) -> TrueSite:
+    def of(cls, source: Source, data: LocalData, run: RecordedRun) -> TrueSite:
         """Compute the numbers of a site from its rows."""
         [moments], d = data.moments, source.d
         units = np.ones(d) if run.model.scale is None else np.asarray(run.model.scale, dtype=np.float64)
@@ -68,7 +68,7 @@ class TrueSite:
         scaled = covariance / np.outer(units, units)
         return cls(moments.n, moments.mean / units, scaled, rows, run.common_mean / units)
 
-    def errors(self, found: Estimate) -> Errors:
+    def errors(self, found: SiteEstimate) -> Errors:
         """Return the errors of an estimate."""
         return Errors(
             mean=_relative(found.mean - self.mean, self.mean - self.common),
@@ -76,7 +76,7 @@ class TrueSite:
             rows=None if self.rows is None else self._rows_error(found, self.rows),
         )
 
-    def _rows_error(self, found: Estimate, rows: Array) -> float | None:
+    def _rows_error(self, found: SiteEstimate, rows: Array) -> float | None:
         """Return the error of rows with the estimated mean and covariance, turned to be as near as possible."""
         n = self.n
         basis = np.linalg.svd(np.ones((1, n)))[2][1:]  # of the space of n numbers with sum zero
