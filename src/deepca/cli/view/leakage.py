@@ -100,8 +100,8 @@ def _of_private(found: Leakage) -> Iterator[str]:
     ]
     told = f": errors of covariances are {_cell(min(errors))} and more for neighbours" if errors else ""
     yield (
-        "In a private one, nobody learns more than the sums over all sites tell: every coalition that leaves out at "
-        f"least two sites makes exactly the errors that it would make with the totals and its own rows alone{told}."
+        "In a private one, nobody learns more than the sums over all sites tell: every coalition tried that leaves out "
+        f"at least two sites makes exactly the errors that it would make with the totals and its own rows alone{told}."
     )
 
 
