@@ -57,7 +57,7 @@ def audit(
     Exit codes:
 
       0  the chain of every log holds, and two logs do not contradict each other
-      1  a line was changed, removed or moved, a signature is wrong, or two logs contradict each other
+      1  a log was changed, a signature is wrong, or two logs contradict
       2  a file was not found, or is not an audit log
     """
     with errors():
