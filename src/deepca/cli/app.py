@@ -20,6 +20,7 @@ from deepca._util.typing import Array
 from deepca._util.units import counted, format_bytes, plural
 from deepca.cli.command import MAX_WIDTH, Command, Group, examples, in_options
 from deepca.cli.commands.agent import agent
+from deepca.cli.commands.audit import audit
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
 from deepca.cli.commands.init import init
@@ -145,6 +146,11 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     doctor: (
         "deepca doctor site.toml",
         "deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'",
+    ),
+    audit: (
+        "deepca audit site.toml",
+        "deepca audit north/audit south/audit --authority authority.pem",
+        "deepca audit site.toml --json | jq '.sent[] | select(.open > 0)'",
     ),
 }
 """Command functions with their examples, in the order of the help."""
