@@ -121,6 +121,7 @@ class CheckpointObserver:
     def __init__(self, store: CheckpointStore, every: int, scope: bytes | None = None, members: bytes = b"") -> None:
         self._store, self._every, self._scope, self._members = store, every, scope, members
         self.seed = 0
+        self._history: Callable[[], bytes] = bytes  # that of a private network
 
     def begin(self, start: Start) -> None:
         """Do nothing, since the store is ready."""
@@ -131,7 +132,8 @@ class CheckpointObserver:
         if scope is None or state.t % self._every:
             return
         k = state.W.shape[-1]
-        key = hashlib.sha256(scope + f"{state.t}/{k}".encode()).digest()
+        # agents that were sent different numbers in a private run have no checkpoint in common
+        key = hashlib.sha256(scope + f"{state.t}/{k}".encode() + self._history()).digest()
         store.write(Checkpoint(state.t, key, self._members, k, store.data, store.run, state, self.seed))
 
     def end(self, result: Result[Any]) -> None:
@@ -200,6 +202,7 @@ class Checkpointer(CheckpointObserver):
             folder, run, self._combined_digest(_digest(data)), warn=options.warn, foreign=False
         )
         super().__init__(self._checkpoints, options.every, run, run)
+        self._history = lambda: network.history
 
     def resume_point(self) -> ResumePoint | None:
         """Return the newest State from which all processes can resume, or None."""

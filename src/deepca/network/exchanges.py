@@ -73,6 +73,11 @@ class Exchanges(Accounting, ABC):
         """Digest of the plan of a private network; None in an open one."""
         return None if self._masks is None else self._masks.plan
 
+    @property
+    def history(self) -> bytes:
+        """Digest of all totals and broadcasts of a private network so far; empty in an open one."""
+        return b"" if self._masks is None else self._masks.history
+
     def use_masks(self, masks: SumMasks) -> None:
         """Mask what local agents add to exact sums from now on, and refuse to gossip.
 

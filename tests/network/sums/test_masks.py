@@ -183,7 +183,8 @@ def test_points_of_low_order_are_refused(key: bytes) -> None:
 
 def test_keys_that_are_malformed_or_repeated_are_refused() -> None:
     own = EphemeralKey()
-    for key in (b"", b"x" * 31, b"x" * 33, own.public):
+    repeated = own.public[:-1] + bytes([own.public[-1] | 128])  # another form of the same point
+    for key in (b"", b"x" * 31, b"x" * 33, own.public, repeated):
         with pytest.raises(MaskError):
             own.shared_secret(key)
     with raises(MaskError, agent=2):
@@ -338,3 +339,27 @@ def test_units_that_do_not_match_end_the_run_at_all_agents() -> None:
         return None
 
     assert run_agents(topology.ring(M), work) == [SumMismatch] * M
+
+
+def test_a_sum_that_is_repeated_in_another_unit_does_not_show_the_number_that_did_not_fit() -> None:
+    """The first total lacks the numbers of one agent only, and would show them beside the second."""
+    x = np.ones((M, 4))
+    x[2] = [3e-30, 1.0, 2.0, 3.0]  # the first does not fit
+    seen: dict[bool, list[Array]] = {}
+    for private in (False, True):
+        network = SimulatedNetwork(topology.ring(M))
+        if private:
+            make_private(network)
+        summed, honest = seen.setdefault(private, []), network._sum_words
+
+        def spy(own: Words, layout: SumLayout, *more: Any, summed: Any = summed, honest: Any = honest) -> Any:
+            found = honest(own, layout, *more)
+            summed.extend(one.value for one in layout.totals(found[0]) if one.value.size == 4)
+            return found
+
+        network._sum_words = spy  # type: ignore[method-assign]
+        np.testing.assert_array_equal(network.total(x), x.sum(axis=0))
+    without = x.sum(axis=0) - [3e-30, 0.0, 0.0, 0.0]
+    assert any(np.array_equal(one, without) for one in seen[False])
+    first, second = seen[True]
+    assert (np.abs(first - second) > 1e6).all()

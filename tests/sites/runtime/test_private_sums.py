@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from deepca import topology
+from deepca.algorithms import State
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
+from deepca.engines.checkpointing import CheckpointObserver
 from deepca.errors import DeepcaError, FrameError, PeerFailed, PeerFault, SumMismatch
 from deepca.network import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.network.sums import Words
@@ -154,6 +157,7 @@ def test_the_simulator_finds_the_same_bits_with_the_seed_in_the_model(faults: tu
     assert len({one.content for one in found}) == 1
     model = found[0].model
     assert model.about["privacy"] == "private"
+    assert len(bytes.fromhex(model.about["history"])) == 32
     again = simulated(plan, model.about["seed"])
     assert np.asarray(model.components).tobytes() == again.components.tobytes()
     assert np.asarray(model.explained_variance).tobytes() == again.variances.tobytes()
@@ -205,6 +209,22 @@ def test_a_site_that_alters_sums_ends_the_run_at_all_sites(
         assert isinstance(ending, SumMismatch | PeerFailed), repr(ending)
     assert any(isinstance(ending, SumMismatch) for ending in outcome.endings.values())
     assert outcome.seconds < 60.0
+
+
+def test_sites_that_were_sent_different_blocks_have_no_checkpoint_in_common() -> None:
+    """Otherwise they would go on from different states with a history that begins anew."""
+    keys = []
+    for block in (np.ones(3), -np.ones(3)):
+        masks = SumMasks({}, (0,), b"plan")
+        masks.record(block)
+        stored: list[Any] = []
+        store = SimpleNamespace(run=bytes(32), data=bytes(32), write=stored.append)
+        observer = CheckpointObserver(store, 1, b"scope", bytes(32))  # type: ignore[arg-type]
+        observer._history = lambda masks=masks: masks.history
+        W = np.eye(3)[:, :1]
+        observer.observe(SimpleNamespace(after=State(1, W, W)))  # type: ignore[arg-type]
+        keys.append(stored[0].key)
+    assert keys[0] != keys[1]
 
 
 def test_no_key_is_used_twice_through_kills_restarts_and_resumed_epochs(monkeypatch: pytest.MonkeyPatch) -> None:

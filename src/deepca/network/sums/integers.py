@@ -7,6 +7,7 @@ are taken modulo ``2^(64 L)`` and decoded as signed, so only the total has to fi
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "carry",
     "carry_free",
     "negated",
+    "random_words",
     "sum_words",
     "weighted_sum",
 ]
@@ -255,6 +257,11 @@ def carry(sums: Words) -> Words:
 def negated(words: Words) -> Words:
     """Return the negatives of integers ``(…, L, n)``, modulo ``2^(64 L)``."""
     return _negate_where(np.ones((*words.shape[:-2], words.shape[-1]), dtype=np.bool_), words)
+
+
+def random_words(shape: tuple[int, ...]) -> Words:
+    """Return uniformly random words that nobody can predict."""
+    return np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
 
 
 def weighted_sum(words: Words, weights: Words) -> Words:

@@ -14,8 +14,9 @@ The keystream of sum number c depends on everything that is public and happened 
 
 Broadcast numbers enter h, too. So no key masks two messages, and an agent that was sent another total, other units or
 another block than its peers turns the next total into noise. That is detected by check numbers: every agent adds
-``Σ_e ρ_e q_e`` to its numbers q, with public random ρ, and the total has to satisfy the same equation. An altered or
-missing message passes with a probability of about 2⁻⁶⁴.
+``Σ_e ρ_e q_e`` to its numbers q, with public random ρ, and the total has to satisfy the same equation. A message
+that is altered or missing on the way up passes with a probability of about 2⁻⁶⁴. Whoever sends totals down knows ρ and
+could make them up, so agents that do not trust each other compare h at the end.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ KEY_BYTES = 32
 ALL_PAIRS = 64
 """Largest number of agents of which every pair shares a mask."""
 _LABEL = b"deepca sum masks 1"
+_FIELD = 2**255 - 19  # coordinates on Curve25519 are smaller
 _COLLUDING_SHARE = 1.0 / 3.0  # share of agents, chosen at random, that may pool what they know in larger networks
 _FAILURE_BITS = 40.0  # they isolate an honest agent with a probability of 2⁻⁴⁰
 
@@ -96,6 +98,8 @@ class EphemeralKey:
         """
         if public == self.public:
             raise MaskError("the key for masks repeats the own one")
+        if int.from_bytes(public, "little") >= _FIELD:
+            raise MaskError("the key for masks is not in its shortest form, so that others could repeat it unnoticed")
         try:
             return self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(public))
         except ValueError:  # the exchange refuses an all-zero secret, which is that of every point of low order

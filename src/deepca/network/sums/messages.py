@@ -137,6 +137,9 @@ class SumLayout:
     masked : bool, default=False
         Whether messages are masked: then every part but the first ends with a check number, and only a total can be
         read.
+    provisional : bool, default=False
+        Whether the second part counts the numbers that the parts after it lack. Those of which some are lacking are
+        summed again.
     """
 
     names: tuple[str, ...]
@@ -144,9 +147,10 @@ class SumLayout:
     sizes: tuple[int, ...]
     nonnegative: tuple[bool, ...]
     masked: bool = False
+    provisional: bool = False
 
     @classmethod
-    def of(cls, addends: Sequence[Addend], *, masked: bool = False) -> SumLayout:
+    def of(cls, addends: Sequence[Addend], *, masked: bool = False, provisional: bool = False) -> SumLayout:
         """Return the layout for addends with units."""
         units = [addend.unit for addend in addends if addend.unit is not None]
         return cls(
@@ -155,6 +159,7 @@ class SumLayout:
             (1, *(addend.x.shape[-1] + masked for addend in addends)),
             (True, *(addend.nonnegative for addend in addends)),
             masked,
+            provisional,
         )
 
     @cached_property
@@ -218,7 +223,8 @@ class SumLayout:
         for name, part, right in zip(self.names[1:], parts, expected, strict=True):
             if not np.array_equal(part, right):
                 return name
-        return self._describe_values(total)
+        lacking = np.flatnonzero(parts[0][0, :-1]).tolist() if self.provisional else []
+        return self._describe_values(total, frozenset(2 + part for part in lacking))
 
     def add(self, own: Words, more: Words) -> Words:
         """Add two messages ``(N,)``."""
@@ -262,9 +268,11 @@ class SumLayout:
             return f"sums over {self.agents(message)} agents instead of {agents}{_ALTERED}"
         return "" if self.masked else self._describe_values(message)
 
-    def _describe_values(self, message: Words) -> str:
+    def _describe_values(self, message: Words, without: frozenset[int] = frozenset()) -> str:
         parts = zip(self.names, self.units, self.nonnegative, self.split(message), strict=True)
         for i, (name, unit, nonnegative, words) in enumerate(parts):
+            if i in without:
+                continue
             highest = (words[-1, :-1] if self.masked and i else words[-1]).view(np.int64)
             if nonnegative and (highest < 0).any():
                 return f"a negative number in its {name}{_ALTERED}"

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.errors import MixingError, NetworkError, NotFiniteError, ParameterError, SumMismatch
 from deepca.network.arrivals import is_finite
 from deepca.network.exchanges import Exchanges
-from deepca.network.sums.integers import COUNT, Unit, Words, bins_of
+from deepca.network.sums.integers import COUNT, Unit, Words, bins_of, random_words
 from deepca.network.sums.messages import Addend, SumLayout, Total
 from deepca.network.sums.rounds import SumTree, sum_tree
 
@@ -124,7 +125,8 @@ class Totals(Exchanges):
         Notes
         -----
         Agents count the numbers that a guessed unit does not suit, or that exceed their limits. If there are any, they
-        count the magnitudes that occur, and repeat the sum with a unit for all of them.
+        count the magnitudes that occur, and repeat the sum with a unit for all of them. In a private network, an agent
+        with such a number adds random words to the first sum, or the difference of both would be its own number.
         """
         self._check_addends(addends, tree)
         if all(addend.has_final_unit for addend in addends):
@@ -135,7 +137,8 @@ class Totals(Exchanges):
         def derive_unless_repeated(totals: list[Total]) -> Array:
             return np.zeros(size) if totals[0].value.any() else derive(totals[1:])
 
-        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size, tree)
+        lacking = counts.x > 0.0
+        (counted, *found), derived = self._sums((counts, *fitted), derive_unless_repeated, size, tree, lacking)
         if not (again := np.flatnonzero(counted.value).tolist()):
             return found, derived
 
@@ -149,7 +152,8 @@ class Totals(Exchanges):
     def confirm_totals(self) -> None:
         """Check, in a private network, that all agents have received the same totals and broadcasts; else do nothing.
 
-        Every sum checks all before it, so this is needed after the last one only.
+        Every sum checks all before it, so this is needed after the last one only. An agent that passes totals down
+        could hide a mismatch from those below it: where that matters, compare :attr:`history`.
 
         Raises
         ------
@@ -180,12 +184,20 @@ class Totals(Exchanges):
         ]
 
     def _sums(
-        self, addends: Sequence[Addend], derive: Callable[[list[Total]], Array], size: int, tree: SumTree | None
+        self,
+        addends: Sequence[Addend],
+        derive: Callable[[list[Total]], Array],
+        size: int,
+        tree: SumTree | None,
+        lacking: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[list[Total], Array]:
-        """Add up addends with units, and check that every agent contributed."""
-        layout = SumLayout.of(addends, masked=self._masks is not None)
+        """Add up addends with units, and check that every agent contributed.
+
+        ``lacking``, ``(*B, n)``, says which addends after the first lack numbers, so that the sum will be repeated.
+        """
+        layout = SumLayout.of(addends, masked=self._masks is not None, provisional=lacking is not None)
         tree = tree or sum_tree(self.topology, from_leader=size > 0)
-        own, weights = self._packed(addends, layout)
+        own, weights = self._packed(addends, layout, lacking)
 
         totals: list[Total] = []
 
@@ -209,11 +221,16 @@ class Totals(Exchanges):
         self._check_total(summed, derived, layout, weights)
         return totals or layout.totals(summed), derived.view(np.float64)
 
-    def _packed(self, addends: Sequence[Addend], layout: SumLayout) -> tuple[Words, Words]:
+    def _packed(
+        self, addends: Sequence[Addend], layout: SumLayout, lacking: npt.NDArray[np.bool_] | None
+    ) -> tuple[Words, Words]:
         """Return the messages of the local agents, masked in a private network, and the weights of check numbers."""
         ones, parts = COUNT.encode(np.ones((*self.batch, 1))), [addend.encode() for addend in addends]
         if self._masks is None:
             return layout.pack([ones, *parts]), np.empty(0, dtype=np.uint64)
+        if lacking is not None:
+            for bad, part in zip(np.moveaxis(lacking, -1, 0), parts[1:], strict=True):
+                part[bad] = random_words(part[bad].shape)
         weights = self._masks.weights(layout)
         return self._masks.hide(layout.pack([ones, *layout.with_checks(parts, weights)]), layout), weights
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from deepca._util.files import write_atomic
 from deepca._util.logs import EventLogger
-from deepca.errors import OldResult
+from deepca.errors import InvalidInput, OldResult
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.runtime.promise_store import FilePromiseStore
@@ -55,11 +55,17 @@ class RowDigests:
         name = self._site.network.run
         return OldResult(name, next_name(name), str(self._site.data), known=known)
 
-    def record(self, run: bytes) -> None:
-        """Record that this site signs or accepts a result of this run with its current rows."""
+    def record(self, run: bytes, *, required: bool = False) -> None:
+        """Record that this site uses its current rows in this run; raise InvalidInput if it is required and fails."""
         if self._known["ended"].get(run.hex()) != self.digest.hex():
             self._known["ended"][run.hex()] = self.digest.hex()
-            self._write()
+            if not self._write() and required:
+                raise InvalidInput(
+                    f"{self._path} cannot be written, but a private run must recognise its rows when it is started "
+                    "again; check the disk space and permissions of that folder",
+                    parameter="state",
+                    file=str(self._path),
+                )
 
     def _digest(self) -> bytes:
         stat = self._site.data.stat()
@@ -101,7 +107,7 @@ class RowDigests:
             )
         return fresh
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
         try:
             write_atomic(self._path, json.dumps(self._known).encode(), mode=0o600)
         except OSError as error:
@@ -110,6 +116,8 @@ class RowDigests:
                 "check the disk space and permissions of that folder",
                 event="checkpoint",
             )
+            return False
+        return True
 
 
 class RowBoundPromiseStore(FilePromiseStore):
@@ -123,13 +131,13 @@ class RowBoundPromiseStore(FilePromiseStore):
     def __init__(self, name: str, site: SiteFile, rows: RowDigests, run: bytes) -> None:
         super().__init__(site.state, name, site.site, len(site.network.sites))
         self._rows, self._run, self._private = rows, run, site.network.privacy == "private"
-        if self.kept.content is not None:
+        if self.kept.content is not None or (self._private and self.kept.epoch > 0):
             rows.check_known(run)
 
     def store_epoch(self, epoch: int, /) -> None:
         """Record the digest of the rows in a private network, then store the epoch."""
         if self._private:
-            self._rows.record(self._run)
+            self._rows.record(self._run, required=True)
         super().store_epoch(epoch)
 
     def store_result(

@@ -147,7 +147,7 @@ def run_site(
             checkpointer.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
             settings = _with_seed(job, network, agreed, checkpointer)
             model = _fitted(settings, node, data, network, observers, checkpointer)
-            mine = _model(job, agreed, model, checkpointer.seed)
+            mine = _model(job, agreed, model, checkpointer.seed, network.history)
             decided = node.agree_on_result(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
@@ -259,6 +259,7 @@ class _Checkpointer(CheckpointObserver):
         """
         self._resume_point = self._agree(plan, network, d, max_k)
         self._scope, self._members = plan.digest, plan.members_digest
+        self._history = lambda: network.history
 
     def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, max_k: int) -> ResumePoint | None:
         """Return where to resume: at the checkpoint that all members have, else from the most advanced member's W.
@@ -353,7 +354,7 @@ def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Calla
     return x
 
 
-def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int) -> Model:
+def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int, history: bytes) -> Model:
     """Add facts about the run to the model; all members know them, so that the models can be compared."""
     members = [job.sites[site] for site in plan.members]
     about = {
@@ -365,5 +366,6 @@ def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int) -> Model:
         "plan": plan.digest.hex(),
         "privacy": "open" if job.private is None else "private",
         "seed": seed,
+        "history": history.hex(),  # comparing models also compares all totals
     }
     return replace(model, about=about)
