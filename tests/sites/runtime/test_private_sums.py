@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,8 +220,8 @@ def test_sites_that_were_sent_different_blocks_have_no_checkpoint_in_common() ->
         masks.record(block)
         stored: list[Any] = []
         store = SimpleNamespace(run=bytes(32), data=bytes(32), write=stored.append)
-        observer = CheckpointObserver(store, 1, b"scope", bytes(32))  # type: ignore[arg-type]
-        observer._history = lambda masks=masks: masks.history
+        observer = CheckpointObserver(store, 1, b"scope", bytes(32))
+        observer._history = partial(getattr, masks, "history")
         W = np.eye(3)[:, :1]
         observer.observe(SimpleNamespace(after=State(1, W, W)))  # type: ignore[arg-type]
         keys.append(stored[0].key)
