@@ -9,6 +9,7 @@ from typing import cast
 from deepca._util.files import write_atomic
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback, split_address
+from deepca.sites.config.disclosure import DEFAULT_RULES, DisclosureRules, read_rules
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, load_toml
 
@@ -25,6 +26,7 @@ _SITE_KEYS = (
     "listen",
     "deadline",
     "checkpoints",
+    "disclosure",
     "security",
 )
 _SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "column_key", "plaintext")
@@ -66,6 +68,8 @@ class SiteFile:
         Key for column names, which all sites share; unused if ``plaintext``.
     plaintext : bool
         Whether to connect without certificates; all addresses must then be loopback addresses.
+    rules : DisclosureRules
+        What has to hold before anything that depends on rows is sent.
     """
 
     path: Path
@@ -85,6 +89,7 @@ class SiteFile:
     revoked: Path
     column_key: Path
     plaintext: bool
+    rules: DisclosureRules = DEFAULT_RULES
 
     @property
     def index(self) -> int:
@@ -145,6 +150,7 @@ def read_site(path: Path) -> SiteFile:
         revoked=file(security, "revoked", "revoked.pem"),
         column_key=file(security, "column_key", "columns.key"),
         plaintext=plaintext,
+        rules=read_rules(table),
     )
     _check_site(found, table, security)
     return found
@@ -208,6 +214,7 @@ def write_site(
     dataset: str | None = None,
     deadline: float = 86400.0,
     edit_data: bool = False,
+    rules: DisclosureRules | None = None,
 ) -> None:
     """Write a ``site.toml`` with comments and the usual file names.
 
@@ -225,12 +232,19 @@ def write_site(
         Seconds after which the run ends as unfinished.
     edit_data : bool
         Whether ``data`` is a placeholder that the operator has to replace.
+    rules : DisclosureRules, optional
+        Disclosure rules; by default, lines that are commented out.
     """
     note = "EDIT THIS: the file" if edit_data else "the file"
 
     def line(name: str, value: object, comment: str, *, example: object = None) -> str:
         entry = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
         return f"{entry:<32}# {comment}\n"
+
+    def rule(name: str) -> object:
+        return None if rules is None else getattr(rules, name)
+
+    most = 'directions that totals may show: a number, a share or "all"; default: half, but at least 512'
 
     text = (
         "# One site of the network. Paths are relative to the folder of this file.\n"
@@ -244,6 +258,10 @@ def write_site(
         + line("listen", None, "where to listen; default: the port of this site's address", example="0.0.0.0:7400")
         + line("deadline", duration_text(deadline), "the run ends as unfinished after this time")
         + line("checkpoints", True, "whether a restarted agent can resume")
+        + "\n[disclosure]\n"
+        + line("min_rows", rule("min_rows"), "take part only with at least so many rows", example=10)
+        + line("min_sites", rule("min_sites"), "take part only if rows of so many sites are added up", example=3)
+        + line("max_directions", rule("max_directions"), most, example=0.5)
         + "\n[security]\n"
         + line("authority", "authority.pem", "certificate of the authority that signs for this network")
         + line("certificate", "site.pem", "certificate of this site, signed by the authority")
