@@ -14,7 +14,7 @@ from typer.main import get_command
 import deepca
 from deepca.cli.app import app
 
-COMMANDS = ("fit", "transform", "inspect", "topology", "simulate", "sample", "demo", "reproduce")
+COMMANDS = ("fit", "transform", "inspect", "topology", "simulate", "privacy", "sample", "demo", "reproduce")
 MODULES = (
     "topology",
     "topology.directed",
@@ -34,6 +34,7 @@ MODULES = (
     "decomposition.streaming",
     "decomposition.spectral.graphs",
     "decomposition.spectral.clustering",
+    "planning.leakage",
     "planning.links",
     "errors",
 )

@@ -34,6 +34,7 @@ MODULES = [
     "deepca.operators",
     "deepca.operators.linalg",
     "deepca.planning",
+    "deepca.planning.leakage",
     "deepca.planning.links",
     "deepca.plots",
     "deepca.reproduction",

@@ -129,7 +129,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     rows = np.random.default_rng(0).standard_normal((60, 5)) * np.arange(1.0, 6.0)
     monkeypatch.setattr("deepca.cli.commands.join.is_interactive", lambda: True)  # the operator confirms
     for words in commands[3:]:
-        if words[0] in ("doctor", "agent"):
+        if words[0] in ("doctor", "agent", "audit"):
             continue
         _invoke(*words, typed="y\n")
         if words[:2] == ["init", "network.toml"]:
@@ -154,6 +154,10 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     assert Path("north/model.npz").read_bytes() == Path("south/model.npz").read_bytes()
     shown = CliRunner().invoke(app, ["inspect", "north/model.npz"]).output
     assert "run 1: rows of north, south" in shown
+    audits = [words for words in commands if words[0] == "audit"]
+    assert len(audits) == 3
+    for words in audits:
+        _invoke(*words)
     pooled = PCA(2).fit(rows)
     assert np.abs(deepca.load("north/model.npz").components - pooled.components_).max() < 1e-10
 

@@ -14,6 +14,10 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
+from deepca.sites.audit.comparison import LogAgreement, compare
+from deepca.sites.audit.reader import check_restarts, read_log, read_logs
+from deepca.sites.config.site_file import read_site
+from deepca.sites.pki.identity import load_authority
 from studies.faults.cases.enrolment import lists, requests, revoked_site
 from studies.faults.cases.intrusions import certificates
 from studies.faults.faulty_agent import UNFINISHED, AgentFaults
@@ -132,6 +136,38 @@ def test_lost_duplicated_and_delayed_frames_do_not_change_the_result(tmp_path: P
     _assert_right(verdict)
     assert verdict.epochs == 1
     assert min(injected) > 0
+
+
+def test_audit_logs_agree_with_each_other_whatever_happens(tmp_path: Path) -> None:
+    """Kill an agent while frames are lost and doubled; logs are chained across the restart, and cover both starts."""
+    found: list[LogAgreement] = []
+
+    def act(fleet: Fleet) -> None:
+        fleet.start(faults=AgentFaults(loss=0.02, duplicate=0.1, delay=0.1, pause=0.001))
+        fleet.wait_until(lambda: len(fleet.events(2, "step")) > 12, LIMIT, "no iterations")
+        fleet.kill(2)
+        fleet.start(2)
+        fleet.wait(LIMIT)
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        expect_all_finish(fleet, verdict)
+        logs = []
+        for number in range(4):
+            site = read_site(fleet.kit(number) / "site.toml")
+            assert site.audit is not None
+            logs.append([read_log(path, load_authority(site)) for path in read_logs(site.audit, site.site)])
+            assert check_restarts(logs[-1]) == []
+        assert [[log.signed for log in own] for own in logs] == [
+            ["verified"],
+            ["verified"],
+            ["unfinished", "verified"],
+            ["verified"],
+        ]
+        found.extend(compare(logs[number], logs[(number + 1) % 4]) for number in range(4))
+
+    _assert_right(run_fleet(tmp_path / "f", Setup(agents=4, eigenvalue_ratio=0.8), act, expect))
+    assert [difference for one in found for difference in one.differences] == []
+    assert min(one.equal for one in found) > 20
 
 
 def test_faulty_certificates_are_refused_and_the_refusal_is_logged(tmp_path: Path) -> None:

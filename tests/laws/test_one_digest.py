@@ -11,12 +11,12 @@ from scipy import sparse
 
 from deepca import topology
 from deepca._util.typing import csr
-from deepca.data.local_data import read
+from deepca.data.local_data import read, resolve_forms
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import Decomposition, decompose
 from deepca.decomposition.model.file import load
 from deepca.decomposition.settings import Settings
-from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, make_private, run_agents
 from deepca.operators import Form
 from deepca.topology import Topology, directed
 from tests.support.engines import ENGINES, mine, network_of
@@ -30,7 +30,7 @@ GRAPHS: dict[str, Topology] = {
     "random": topology.erdos_renyi(M, 0.5, seed=1),
     "directed ring": directed.from_arcs(M, [(j, (j + 1) % M) for j in range(M)]),
 }
-KINDS = ("covariance", "rows", "wide rows", "few rows", "sparse", "far from zero", "weighted")
+KINDS = ("covariance", "rows", "wide rows", "few rows", "sparse", "far from zero", "weighted", "both forms")
 
 
 def _case(kind: str, scale: float = 1.0) -> tuple[list[Any], tuple[np.ndarray, ...] | None, Settings]:
@@ -45,6 +45,10 @@ def _case(kind: str, scale: float = 1.0) -> tuple[list[Any], tuple[np.ndarray, .
     if kind == "far from zero":
         rows = [X + 1e6 * scale for X in rows]
     weights = tuple(rng.uniform(0.1, 3.0, len(X)) for X in rows) if kind == "weighted" else None
+    if kind == "both forms":  # which is cheaper depends on an agent's own number of rows
+        rows = [X if j % 2 else X[:4] for j, X in enumerate(rows)]
+        assert {*resolve_forms([ArraySource(X, "rows") for X in rows])} == {"rows", "covariance"}
+        return rows, None, Settings(2, scale=True, tol=1e-8)
     form: Form = "covariance" if kind in ("covariance", "far from zero", "weighted") else "rows"
     return rows, weights, Settings(2, scale=kind != "far from zero", form=form, tol=1e-8)
 
@@ -78,24 +82,33 @@ def test_the_answer_has_the_same_bits_on_every_network_and_engine(kind: str, sca
     def work(network: AgentNetwork) -> tuple[bytes, ...]:
         return _bits(_found(rows, weights, settings, network))
 
+    def work_privately(network: AgentNetwork) -> tuple[bytes, ...]:
+        make_private(network)
+        return work(network)
+
     for place in (topology.ring(M), GRAPHS["hypercube"]):
         assert set(run_agents(place, work)) == {expected}, place.name
+        assert set(run_agents(place, work_privately)) == {expected}, place.name
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("threads" not in ENGINES, reason="real agents")
-def test_real_agents_find_the_bits_of_the_simulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("privacy", ["private", "open"])
+def test_real_agents_find_the_bits_of_the_simulator(tmp_path: Path, privacy: str) -> None:
     rows, _, _ = _case("covariance")
     files = [str(tmp_path / f"site{j}.npy") for j in range(4)]
     for file, X in zip(files, rows, strict=False):
         np.save(file, X)
-    done = run_cli("fit", *files, "-k", "2", "--topology", "ring", "--out", str(tmp_path / "ring.npz"), "--quiet")
+    asked = ("-k", "2", "--quiet", "--privacy", privacy)
+    done = run_cli("trial", *files, *asked, "--topology", "star", "--out", str(tmp_path / "trial"))
     assert done.exit_code == 0, done.stderr
-    done = run_cli("trial", *files, "-k", "2", "--topology", "star", "--out", str(tmp_path / "trial"), "--quiet")
+    models = [load(site / "model.npz") for site in sorted((tmp_path / "trial").iterdir())]
+    seed = str(models[0].about["seed"])  # of a private run, all sites have made it
+    assert (seed == "0") == (privacy == "open")
+    done = run_cli("fit", *files, *asked[:3], "--seed", seed, "--topology", "ring", "--out", str(tmp_path / "ring.npz"))
     assert done.exit_code == 0, done.stderr
     simulated = load(tmp_path / "ring.npz")
-    for site in sorted((tmp_path / "trial").iterdir()):
-        real = load(site / "model.npz")
+    for real in models:
         assert real.components.tobytes() == simulated.components.tobytes()
         assert real.explained_variance.tobytes() == simulated.explained_variance.tobytes()
         assert real.mean.tobytes() == simulated.mean.tobytes()

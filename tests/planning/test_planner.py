@@ -22,7 +22,7 @@ from deepca.consensus.exact import TreeSweep, exact_average
 from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
 from deepca.decomposition.settings import create_algorithm
-from deepca.errors import DataError, GapError, InvalidInput, ParameterError, TopologyError
+from deepca.errors import DataError, GapError, InvalidInput, MixingError, ParameterError, TopologyError
 from deepca.network.sums import Unit
 from deepca.planning import (
     PLANNED_ALGORITHMS,
@@ -643,3 +643,16 @@ def test_sizes_beyond_any_memory_are_rejected(parameter: str, value: int) -> Non
     with raises(ParameterError, parameter=parameter, value=value):
         given: dict[str, Any] = {"dim": 20, parameter: value}
         plan("ring:6", 2, latency="1ms", bandwidth="1Gbit", **given)
+
+
+def test_a_private_plan_recommends_methods_that_only_add_up() -> None:
+    asked = {"latency": 0.02, "bandwidth": 5e7, "dim": 40}
+    open_plan, private = (deepca.plan("ring:6", 3, private=private, **asked) for private in (False, True))  # type: ignore[arg-type]
+    assert private.private
+    assert private.recommended == "krylov"
+    assert all("gossips" in one.remark for one in private.predictions if one.algorithm not in ("krylov", "covariance"))
+    krylov, masked = open_plan["krylov"], private["krylov"]
+    assert (masked.iterations, masked.iteration_cost.rounds) == (krylov.iterations, krylov.iteration_cost.rounds)
+    assert 1.0 < masked.total.bytes_per_agent / krylov.total.bytes_per_agent < 1.05  # check numbers
+    with raises(MixingError, parameter="privacy"):
+        deepca.plan("path:2", 3, private=True, **asked)  # type: ignore[arg-type]

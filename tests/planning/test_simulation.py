@@ -435,3 +435,15 @@ def test_the_documented_output_is_correct(tmp_path: Path, monkeypatch: pytest.Mo
 def _number(word: str) -> float:
     """Return the number in a cell of a table, or NaN for other text."""
     return float(word.strip("%").replace(",", "")) if re.fullmatch(r"[\d.,]+%?", word) else math.nan
+
+
+def test_private_sums_are_simulated() -> None:
+    links = deepca.Links.of(deepca.topology.ring(4), latency=0.03)
+    rows = surrogate_rows(0.5 ** np.arange(6.0), 4, 50, seed=0)
+    found, private = (deepca.simulate(rows, links, 2, private=private) for private in (False, True))
+    assert [run.algorithm for run in private.runs] == ["krylov"]
+    assert private.recommended == "krylov"
+    assert (private["krylov"].error, private["krylov"].rounds) == (found["krylov"].error, found["krylov"].rounds)
+    assert private["krylov"].bytes_per_agent > found["krylov"].bytes_per_agent
+    with raises(ParameterError, parameter="algorithms", value="deepca"):
+        deepca.simulate(rows, links, 2, private=True, algorithms=["krylov", "deepca"])

@@ -20,12 +20,14 @@ from deepca._util.typing import Array
 from deepca._util.units import counted, format_bytes, plural
 from deepca.cli.command import MAX_WIDTH, Command, Group, examples, in_options
 from deepca.cli.commands.agent import agent
+from deepca.cli.commands.audit import audit
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
 from deepca.cli.commands.init import init
 from deepca.cli.commands.join import join
 from deepca.cli.commands.model import inspect, transform
 from deepca.cli.commands.plan import plan
+from deepca.cli.commands.privacy import privacy
 from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
@@ -123,6 +125,11 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca simulate sites/site0.csv --links links.csv --label-column class -k 3 --algorithms krylov,accelerated",
         "deepca simulate --links links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'",
     ),
+    privacy: (
+        "deepca privacy sites/*.csv -k 3 --scale --label-column class --topology star",
+        "deepca privacy network.toml --rows 20",
+        "deepca privacy network.toml --data 'sites/*.csv' --label-column class --json | jq '.summary[]'",
+    ),
     trial: TRIAL_EXAMPLES,
     init: (
         "deepca init --example > network.toml",
@@ -139,6 +146,11 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     doctor: (
         "deepca doctor site.toml",
         "deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'",
+    ),
+    audit: (
+        "deepca audit site.toml",
+        "deepca audit north/audit south/audit --authority authority.pem",
+        "deepca audit site.toml --json | jq '.sent[] | select(.open > 0)'",
     ),
 }
 """Command functions with their examples, in the order of the help."""

@@ -46,6 +46,7 @@ __all__ = [
     "complete_name",
     "parse_components",
     "parse_duration",
+    "parse_rounds",
 ]
 
 TOLERANCE = 1e-10
@@ -229,3 +230,15 @@ PlotOption = Annotated[
 JsonOption = Annotated[bool, _option("--json", section=OUTPUT, help="Print the result as JSON.")]
 QuietOption = Annotated[bool, _option("--quiet", "-q", section=OUTPUT, help="Show no progress.")]
 SilentOption = Annotated[bool, _option("--quiet", "-q", section=OUTPUT, help="Print errors only.")]
+
+
+def parse_rounds(given: str) -> int:
+    """Return a number of gossip rounds; raise ParameterError unless it is positive and not excessive."""
+    expected = f"expected a whole number from 1 to {MAX_ROUNDS}, or auto"
+    try:
+        rounds = int(given)
+    except ValueError:
+        raise ParameterError("rounds", given, expected) from None
+    if not 1 <= rounds <= MAX_ROUNDS:
+        raise ParameterError("rounds", given, expected)
+    return rounds

@@ -249,7 +249,7 @@ def agree_on_units(network: Network, A: Operator) -> ProductUnits:
 def check_symmetric(network: Network, Q: Array, AQ: Array, P: Array, AP: Array, largest: float) -> None:
     """Raise NetworkError if averages of products contradict the symmetry of A: ``Qᵀ(AP) = (AQ)ᵀP``.
 
-    An agent that computes with other rows than before, or adds numbers that are no products, contradicts it. Nobody can
+    An agent that computes with other rows than before, or adds other numbers than products, contradicts it. Nobody can
     tell which agent that is.
 
     Parameters

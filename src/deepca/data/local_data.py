@@ -6,8 +6,9 @@ agreed on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -30,8 +31,11 @@ from deepca.operators.rounding import UNIT, Rounding, growth
 from deepca.operators.sparse_centring import MAX_MEAN_RATIO
 from deepca.operators.sparse_rows import SparseRows
 
-__all__ = ["LocalData", "read", "resolve_form"]
+__all__ = ["LocalData", "read", "resolve_forms"]
 
+_logger = logging.getLogger(__name__)
+
+_LARGEST_MATRIX = 1 << 30  # bytes of the largest A_j that is formed: d up to 11,585
 _DENSE_ABOVE = 0.5  # share of nonzero entries above which dense storage takes less memory and time
 
 
@@ -45,8 +49,8 @@ class LocalData:
         The rows of each agent.
     weights : tuple of ndarray or None
         Weights of the rows of each agent.
-    form : {"covariance", "rows"}
-        Whether the ``A_j`` are explicit matrices or products with the rows.
+    forms : tuple of {"covariance", "rows"}
+        Whether the ``A_j`` of each agent is an explicit matrix or products with its rows.
     moments : tuple of Moments
         Moments of each agent.
     is_float32 : bool, default=False
@@ -55,9 +59,22 @@ class LocalData:
 
     sources: tuple[Source, ...]
     weights: tuple[Array, ...] | None
-    form: Form
+    forms: tuple[Form, ...]
     moments: tuple[Moments, ...]
     is_float32: bool = False
+
+    @property
+    def form(self) -> Form:
+        """Form of all ``A_j``: "covariance" if all of them are explicit matrices, else "rows"."""
+        return "covariance" if {*self.forms} == {"covariance"} else "rows"
+
+    def agent(self, j: int) -> LocalData:
+        """Return the data of one local agent."""
+        weights = None if self.weights is None else self.weights[j : j + 1]
+        one = slice(j, j + 1)
+        return replace(
+            self, sources=self.sources[one], weights=weights, forms=self.forms[one], moments=self.moments[one]
+        )
 
     def operator(
         self,
@@ -73,6 +90,9 @@ class LocalData:
         The prepared rows are ``y = (x − mean) / units`` with ``mean = reference + shift``; ``unit_rounding``, of shape
         ``(d,)``, contains the relative rounding errors of the units.
         """
+        if len({*self.forms}) > 1:
+            each = [self.agent(j) for j in range(len(self.forms))]
+            return MixedOperator([one.operator((), reference, shift, units, scale, unit_rounding) for one in each])
         scaling = None if unit_rounding is None or units is None else (units, unit_rounding)
         counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
         if self.form == "covariance":
@@ -146,7 +166,7 @@ def read(
     weights : sequence of ndarray, optional
         Weights of the rows of each agent.
     form : {"auto", "covariance", "rows"}
-        Form of the operators, as in :func:`resolve_form`.
+        Form of the operators, as in :func:`resolve_forms`.
     on_rows : callable, optional
         Called after every block with its number of rows.
 
@@ -161,30 +181,43 @@ def read(
         If a source cannot be used, or can be read only once but its rows are needed in every iteration.
     """
     given = None if weights is None else tuple(weights)
-    chosen = resolve_form(sources, form)
-    if chosen == "rows":
-        _check_rereadable(sources)
+    forms = resolve_forms(sources, form)
+    _check_rereadable([source for source, chosen in zip(sources, forms, strict=True) if chosen == "rows"])
 
     def one(j: int) -> Moments:
-        return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", on_rows=on_rows)
+        scatter = forms[j] == "covariance"
+        return moments(sources[j], None if given is None else given[j], scatter=scatter, on_rows=on_rows)
 
-    return LocalData(tuple(sources), given, chosen, map_sources(one, len(sources)))
+    return LocalData(tuple(sources), given, forms, map_sources(one, len(sources)))
 
 
-def resolve_form(sources: Sequence[Source], form: Form = "auto") -> Form:
-    """Choose between explicit matrices ``A_j`` and products with the rows in every iteration.
+def resolve_forms(sources: Sequence[Source], form: Form = "auto") -> tuple[Form, ...]:
+    """Choose between explicit matrices ``A_j`` and products with the rows in every iteration, for each agent.
 
-    Rows that are not in memory would have to be read in every iteration. If there are any, explicit matrices are chosen
-    whenever they fit into a quarter of the available memory.
+    The choice depends on the agent's own rows only, so that it is the same in one process and in many. Rows that are
+    not in memory would have to be read in every iteration, so their matrices are formed up to a size of 1 GB. If all
+    matrices together do not fit into a quarter of the free memory, rows are used, and a warning says so.
     """
+    rows: Form = "rows"
     if form != "auto":
-        return form
-    m, d = len(sources), sources[0].d
-    if not all(source.in_memory for source in sources):
-        return "covariance" if m * d * d * 8 <= available_memory() // 4 else "rows"
-    counts = [source.entries for source in sources if source.entries is not None]
-    nnz = sum(counts) if len(counts) == m else None
-    return choose_form(sum(source.n or 0 for source in sources), d, m, nnz=nnz)
+        return (form,) * len(sources)
+    forms = tuple(map(_form_of, sources))
+    needed = 8 * sources[0].d ** 2 * forms.count("covariance")
+    if needed > available_memory() // 4:
+        _logger.warning(
+            "matrices of %.1f GB exceed a quarter of the free memory; products use the rows, which rounds differently",
+            needed / 1e9,
+        )
+        return (rows,) * len(sources)
+    return forms
+
+
+def _form_of(source: Source) -> Form:
+    """Return the cheaper form for one agent."""
+    d = source.d
+    if not source.in_memory:
+        return "covariance" if 8 * d * d <= _LARGEST_MATRIX else "rows"
+    return choose_form(source.n or 0, d, 1, nnz=source.entries, memory=4 * _LARGEST_MATRIX)
 
 
 def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None, dense: bool | None) -> float:

@@ -252,7 +252,7 @@ def decompose(
     observers : sequence of Observer
         Notified of every iteration.
     checkpointers : sequence of Observer
-        Notified of the final run only, not of preliminary searches: a run can resume only from states of the final one.
+        Notified of the final run only, since a run can resume only from its states.
     resume : ResumePoint, optional
         Point at which an earlier run was interrupted.
     weighted : bool
@@ -365,10 +365,7 @@ def _check_consistent(
 def build_model(
     found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single_precision: bool
 ) -> Model:
-    """Build the model.
-
-    Its arrays are float32 if ``single_precision`` is true and float32 can represent all variances and units.
-    """
+    """Build the model, in float32 if ``single_precision`` is true and float32 can represent all variances and units."""
     limits = np.finfo(np.float32)
     sizes = packed(found.variances, () if found.units is None else found.units)
     smallest = min(float(limits.eps) * found.total_variance, float(sizes.min(initial=np.inf, where=sizes > 0.0)))

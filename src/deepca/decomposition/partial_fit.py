@@ -24,6 +24,7 @@ from deepca.data.moments import Moments, empty_moments
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
+from deepca.operators.construction import Form
 
 __all__ = ["RowSummary", "check_forgetting", "partition_rows", "read_more", "summarize_rows"]
 
@@ -58,7 +59,8 @@ class RowSummary:
         """Return the summary as local data, as if the rows had just been read."""
         nothing = np.empty((0, self.d))
         sources = tuple(ArraySource(nothing, "the rows so far", self.columns) for _ in self.moments)
-        return LocalData(sources, None, "covariance", self.moments, self.single)
+        form: Form = "covariance"
+        return LocalData(sources, None, (form,) * len(sources), self.moments, self.single)
 
 
 Stream = RowSummary  # its name in pickles of version 0.1

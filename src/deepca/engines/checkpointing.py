@@ -256,7 +256,7 @@ class Checkpointer(CheckpointObserver):
 
 def _digest(data: LocalData) -> bytes:
     """Return a digest of all facts about the local rows that enter a run, so that different rows never match."""
-    digest = hashlib.sha256(np.array([data.form == "covariance"]).tobytes())
+    digest = hashlib.sha256(np.array([form == "covariance" for form in data.forms]).tobytes())
     for source, of in zip(data.sources, data.moments, strict=True):
         digest.update(np.array([of.n, of.weight, *of.reference, *of.shift, *of.squares], dtype="<f8").tobytes())
         if of.scatter is not None:

@@ -17,7 +17,7 @@ from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, PendingReduction, neutral, reducer
 from deepca.network.sums import SumLayout, SumTree, Words
 from deepca.network.sums.rounds import SumRound
-from deepca.network.transports.base import Message, RelayStep, Tag, Transport
+from deepca.network.transports.base import Message, RelayStep, Tag, Transport, Visibility
 from deepca.topology.graph import Topology
 
 __all__ = ["AgentNetwork"]
@@ -115,7 +115,7 @@ class AgentNetwork(Network):
         def combine(index: int, sent: Message, received: Mapping[int, Message]) -> Message:
             return self._combine_words(mine[index][1], layout, ops, sent, received)
 
-        end = Message(_frozen_copy(own), riders)
+        end = Message(_frozen_copy(own), riders, self._sum_visibility(going_up=not rounds or rounds[0].adds))
         if self.transport is not None:
             end = self.transport.relay(steps, end, combine)
         control = sum(rider.nbytes for rider in riders)
@@ -147,7 +147,13 @@ class AgentNetwork(Network):
             riders = tuple(
                 reducer(op)(*both) for op, both in zip(ops, zip(riders, message.riders, strict=True), strict=True)
             )
-        return Message(words, riders)
+        return Message(words, riders, self._sum_visibility(going_up=part.adds))
+
+    def _sum_visibility(self, *, going_up: bool) -> Visibility:
+        """Return what the messages of an exact sum show: partial sums on the way up to the root, the total after it."""
+        if not self.private:
+            return "open"
+        return "masked" if going_up else "public"
 
     def _check_words(self, source: int, words: Words, layout: SumLayout, agents: int | None) -> None:
         """Raise BadArray if a neighbour sent impossible sums; where messages get lost, it is not to blame."""
@@ -202,12 +208,13 @@ class AgentNetwork(Network):
     def reduce(self, x: Array, op: Op, /) -> Array:
         """Exchange values with the neighbours until all agents have the result, checking what they send."""
         combine, value = reducer(op), np.array(x, dtype=np.float64)
+        visibility: Visibility = "structural" if self.private else "open"
         self._check_epoch()
         for _ in range(self._flood_rounds()):
             _, incoming, receivers = self._now()
             if receivers:
                 self._check_own((value,), (op,))
-            received = self.exchange(Message(None, (value,)), receivers, tuple(incoming))
+            received = self.exchange(Message(None, (value,), visibility), receivers, tuple(incoming))
             self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
             for source, message in received.items():
                 self._check_riders(source, message, (value,), (op,))
@@ -265,7 +272,8 @@ class AgentNetwork(Network):
             raise self._overflow_error(payload)
         if receivers:
             self._check_own(riders, ops)
-        received = self.exchange(Message(payload, riders), receivers, tuple(incoming))
+        visibility: Visibility = "public" if self.private and self._public else "open"
+        received = self.exchange(Message(payload, riders, visibility), receivers, tuple(incoming))
         if counted:
             control = sum(rider.nbytes for rider in riders)
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)

@@ -45,12 +45,7 @@ def make_private(network: Network) -> None:
     check_can_be_private(network)
     own = [EphemeralKey() for _ in network.local.ravel()]
     local = network.local.ravel().tolist()
-    numbers = np.array([np.frombuffer(key.public, dtype="<u4") for key in own], dtype=np.float64)
-    slots = np.full((len(own), network.n_agents, KEY_BYTES // _BYTES_PER_NUMBER), -1.0)
-    slots[np.arange(len(own)), local] = numbers
-    network.begin(network.epoch, 0, "keys")
-    found = network.reduce(slots.reshape(*network.batch, *slots.shape[1:]), "max")
-    keys = [row.astype("<u4").tobytes() for row in found]
+    keys = _exchanged(network, own)
     plan = common_plan(keys)
     secrets: dict[tuple[int, int], bytes] = {}
     for i, j in partners(network.n_agents, plan):
@@ -58,6 +53,18 @@ def make_private(network: Network) -> None:
             if agent in local and (i, j) not in secrets:
                 secrets[i, j] = _secret(own[local.index(agent)], keys[other], other)
     network.use_masks(SumMasks(secrets, local, plan))
+
+
+def _exchanged(network: Network, own: list[EphemeralKey]) -> list[bytes]:
+    """Return the public keys of all agents; nothing is sent if all are in this process."""
+    if len(own) == network.n_agents:
+        return [key.public for key in own]
+    slots = np.full((len(own), network.n_agents, KEY_BYTES // _BYTES_PER_NUMBER), -1.0)
+    for row, agent, key in zip(slots, network.local.ravel().tolist(), own, strict=True):
+        row[agent] = np.frombuffer(key.public, dtype="<u4")
+    network.begin(network.epoch, 0, "keys")
+    found = network.reduce(slots.reshape(*network.batch, *slots.shape[1:]), "max")
+    return [row.astype("<u4").tobytes() for row in found]
 
 
 def check_can_be_private(network: Network) -> None:

@@ -35,6 +35,7 @@ __all__ = ["PLANNED_ALGORITHMS", "Plan", "plan"]
 PLANNED_ALGORITHMS = ("accelerated", "krylov", "deepca", "covariance")
 """Algorithms that a plan compares; DePCA, with a fixed number of rounds, does not reach a tolerance."""
 _REVEALS = "reveals every site's covariance"
+_REVEALS_POOLED = "reveals the pooled covariance"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Plan:
         The fastest eligible algorithm; None if no algorithm is eligible.
     reason : str
         Reason for the recommendation.
+    private : bool
+        Whether agents mask what they add to sums.
 
     Examples
     --------
@@ -95,6 +98,7 @@ class Plan:
     predictions: tuple[Prediction, ...]
     recommended: str | None
     reason: str
+    private: bool = False
 
     def __getitem__(self, algorithm: str) -> Prediction:
         """Return the prediction for one algorithm; raise ParameterError if the plan has none."""
@@ -112,6 +116,7 @@ class PlanOptions(TypedDict, total=False):
     algorithms: Sequence[str]
     allow_covariance: bool
     unreliable: bool
+    private: bool
     seed: int
     observer_factory: ObserverFactory | None
 
@@ -125,12 +130,20 @@ class _Options:
     algorithms: Sequence[str] = PLANNED_ALGORITHMS
     allow_covariance: bool = False
     unreliable: bool = False
+    private: bool = False
     seed: int = 0
     observer_factory: ObserverFactory | None = None
+
+    @property
+    def reveals(self) -> str:
+        """Remark about averaging covariances."""
+        return _REVEALS_POOLED if self.private else _REVEALS
 
     def is_eligible(self, algorithm: str) -> bool:
         """Return whether an algorithm is eligible to be recommended."""
         if algorithm == "covariance" and not self.allow_covariance:
+            return False
+        if self.private and algorithm not in TREE_ALGORITHMS:
             return False
         return not (self.unreliable and algorithm in TREE_ALGORITHMS)
 
@@ -177,6 +190,8 @@ def plan(
         Whether "covariance", which reveals every site's covariance matrix, may be recommended.
     unreliable : bool, default=False
         Whether messages may be lost (which takes no time here), so that sums along a tree may not be recommended.
+    private : bool, default=False
+        Whether agents mask what they add to sums, so that methods that gossip may not be recommended.
     seed : int, default=0
         Seed of the surrogate agents, and of random networks.
     observer_factory : callable, optional
@@ -260,7 +275,9 @@ def _check(tol: float, dim: int | None, options: _Options) -> None:
 
 def _rehearse(net: Topology, link: LinkSpeed, tol: float, expected: _Expected, options: _Options) -> Plan:
     """Rehearse the algorithms on surrogates of the expected data and recommend one."""
-    rehearsal = Rehearsal(net, link, not options.unreliable, tol, options.messages, options.observer_factory)
+    rehearsal = Rehearsal(
+        net, link, not options.unreliable, tol, options.messages, options.observer_factory, options.private
+    )
     agents, few = expected.surrogates(net.n_agents, options.seed)
     found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in options.algorithms]
     predictions = tuple(_with_remarks(one, options) for one in found)
@@ -273,6 +290,7 @@ def _rehearse(net: Topology, link: LinkSpeed, tol: float, expected: _Expected, o
         tol=tol,
         link=link,
         unreliable=options.unreliable,
+        private=options.private,
         messages=options.messages,
         rows_per_agent=expected.rows,
         spectrum=expected.source,
@@ -288,7 +306,11 @@ def _with_remarks(one: Prediction, options: _Options) -> Prediction:
     """Add remarks that matter for the choice of the algorithm."""
     remarks = [one.remark] if one.remark else []
     if one.algorithm == "covariance":
-        remarks.append(_REVEALS if options.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
+        remarks.append(
+            options.reveals if options.allow_covariance else f"{options.reveals}; not recommended unless allowed"
+        )
+    if one.algorithm not in TREE_ALGORITHMS and options.private:
+        remarks.append("not possible in a private network, since it gossips")
     if one.algorithm in TREE_ALGORITHMS and options.unreliable:
         remarks.append("not recommended where messages get lost")
     if one.algorithm in TREE_ALGORITHMS and options.messages != "float64":
@@ -304,7 +326,7 @@ def _recommended(predictions: Sequence[Prediction], options: _Options) -> tuple[
     if best in TREE_ALGORITHMS:
         reason += "; it sums along a tree, so no message may get lost"
     if best == "covariance":
-        reason += f", and it {_REVEALS}"
+        reason += f", and it {options.reveals}"
     return best, reason
 
 

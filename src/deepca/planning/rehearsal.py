@@ -16,10 +16,11 @@ from deepca.data.moments import empty_moments
 from deepca.data.statistics import agree_on_statistics
 from deepca.decomposition.settings import create_algorithm
 from deepca.network.compression import Messages
+from deepca.network.private import make_private
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.methods import ObserverFactory, Trajectory, message_precision
+from deepca.planning.methods import TREE_ALGORITHMS, ObserverFactory, Trajectory, message_precision
 from deepca.solver.loop import solve
 from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
@@ -188,6 +189,8 @@ class Rehearsal:
         Precision of gossip messages.
     observer_factory : callable or None
         Returns an observer for the algorithm of a given name.
+    private : bool, default=False
+        Whether agents mask what they add to sums. Algorithms that gossip run in the open all the same.
     """
 
     topology: Topology
@@ -196,11 +199,12 @@ class Rehearsal:
     tol: float
     messages: Messages
     observer_factory: ObserverFactory | None
+    private: bool = False
 
     def prediction(self, algorithm: str, agents: SurrogateAgents) -> Prediction:
         """Run an algorithm and extrapolate if it does not finish within the affordable iterations."""
         k = agents.W0.shape[1]
-        network = self._network(agents, k)
+        network = self._network(agents, k, private=self.private and algorithm in TREE_ALGORITHMS)
         course = _Extrapolation(agents.U, lambda: network.running, every=_RECORD_EVERY)
         limit = self._affordable(agents)
         result = solve(
@@ -239,14 +243,17 @@ class Rehearsal:
 
     def preparation(self, agents: SurrogateAgents, rows: int) -> Cost:
         """Return the cost of agreeing on counts, mean and spread, as in :func:`deepca.decomposition.fit.decompose`."""
-        network = self._network(agents, 1)
+        network = self._network(agents, 1, private=self.private)
         one = replace(empty_moments(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agree_on_statistics(network, [one] * network.n_agents)
         return network.running.cost()
 
-    def _network(self, agents: SurrogateAgents, columns: int) -> MeteredNetwork:
+    def _network(self, agents: SurrogateAgents, columns: int, *, private: bool) -> MeteredNetwork:
         length = MessageLength(agents.A.d, agents.d, self.topology.n_agents, columns)
-        return MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
+        network = MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
+        if private:
+            make_private(network)
+        return network
 
     def _affordable(self, agents: SurrogateAgents) -> int:
         """Return the number of iterations that a rehearsal can afford."""

@@ -7,8 +7,8 @@ The real algorithms run on the rows, from agreeing on counts and mean to the cer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -24,13 +24,13 @@ from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings, check_settings
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.network.compression import Messages
+from deepca.network.private import make_private
 from deepca.network.simulated import SimulatedNetwork
-from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
 from deepca.planning.clock import TIME_PARTS, SimulatedClock
 from deepca.planning.links import Links
 from deepca.planning.methods import TREE_ALGORITHMS, ObserverFactory, Trajectory, fastest, message_precision
-from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
+from deepca.planning.timed import TimedData, TimedNetwork, check_speed
 from deepca.solver.observers import Observer
 from deepca.solver.result import StatusCode
 
@@ -172,7 +172,7 @@ def simulate(
     links: Links,
     n_components: int,
     *,
-    algorithms: Sequence[str] = DEFAULT_ALGORITHMS,
+    algorithms: Sequence[str] | None = None,
     tol: float = 1e-10,
     max_iter: int = 2000,
     rounds: int | Literal["auto"] = "auto",
@@ -180,6 +180,7 @@ def simulate(
     center: bool = True,
     scale: bool = False,
     gflops: float = GFLOPS,
+    private: bool = False,
     seed: int = 0,
     observer_factory: ObserverFactory | None = None,
 ) -> Simulation:
@@ -194,7 +195,8 @@ def simulate(
     n_components : int
         Number of components.
     algorithms : sequence of str
-        Names from ``deepca.decomposition.settings.ALGORITHMS``; by default `DEFAULT_ALGORITHMS`.
+        Names from ``deepca.decomposition.settings.ALGORITHMS``; by default those of `DEFAULT_ALGORITHMS` that are
+        possible.
     tol : float, default=1e-10
         Tolerance.
     max_iter : int, default=2000
@@ -208,6 +210,8 @@ def simulate(
     gflops : float
         Speed of an agent with slowdown 1, in 10⁹ operations per second, from 1e-300 to 1e300; inf if computing takes no
         time.
+    private : bool, default=False
+        Whether agents mask what they add to sums; only "krylov" and "covariance" are possible then.
     seed : int
         Seed of the starting point, and of losses, jitter and stalls.
     observer_factory : callable, optional
@@ -223,9 +227,19 @@ def simulate(
     InvalidInput
         If a parameter is outside its range (ParameterError), or the rows cannot be used (DataError).
     """
+    if algorithms is None:
+        algorithms = [name for name in DEFAULT_ALGORITHMS if name in TREE_ALGORITHMS or not private]
     _check(sources, links, n_components, algorithms, gflops)
+    if private and (gossiping := [name for name in algorithms if name not in TREE_ALGORITHMS]):
+        raise ParameterError(
+            "algorithms",
+            gossiping[0],
+            f"choose {' or '.join(TREE_ALGORITHMS)}: with private sums, agents cannot gossip",
+        )
     asked = Settings(int(n_components), center, scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
-    return _compare(sources, links, asked, _settings_of_each(asked, algorithms, messages), gflops, observer_factory)
+    return _compare(
+        sources, links, asked, _settings_of_each(asked, algorithms, messages), gflops, private, observer_factory
+    )
 
 
 def _compare(
@@ -234,6 +248,7 @@ def _compare(
     asked: Settings,
     each: Sequence[Settings],
     gflops: float,
+    private: bool,
     observer_factory: ObserverFactory | None,
 ) -> Simulation:
     """Simulate each algorithm, compare its answer with that on pooled rows, and recommend the fastest."""
@@ -246,7 +261,8 @@ def _compare(
             links,
             settings,
             pooled.components.T,
-            gflops,
+            TimedNetwork(links, gflops=gflops, seed=settings.seed or 0),
+            private,
             () if observer_factory is None else (observer_factory(settings.algorithm),),
         )
         for settings in each
@@ -323,26 +339,22 @@ def surrogate_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source,
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _TimedData(LocalData):
-    """Local data with operators whose products advance the agents' clocks."""
-
-    clock: SimulatedClock = field(kw_only=True)
-
-    def operator(self, *args: Any, **kwargs: Any) -> Operator:
-        """Return the operator, which advances the clocks."""
-        return TimedOperator(super().operator(*args, **kwargs), self.clock)
-
-
 def _simulated_run(
-    data: LocalData, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
+    data: LocalData,
+    links: Links,
+    settings: Settings,
+    U: Array,
+    network: TimedNetwork,
+    private: bool,
+    observers: tuple[Observer, ...],
 ) -> SimulatedRun:
     """Run one algorithm over simulated links."""
-    network = TimedNetwork(links, gflops=gflops, seed=settings.seed or 0)
+    if private:
+        make_private(network)
     clock = network.clock
     if data.form == "covariance":  # the covariances are computed from the rows once
         clock.compute(np.array([float(of.n) for of in data.moments]) * data.sources[0].d ** 2)
-    timed = _TimedData(data.sources, data.weights, data.form, data.moments, data.is_float32, clock=clock)
+    timed = TimedData(data.sources, data.weights, data.forms, data.moments, data.is_float32, clock=clock)
     course = Trajectory(U, lambda: clock.elapsed)
     found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result

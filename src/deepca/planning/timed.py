@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
+from deepca.data.local_data import LocalData
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.simulated import SimulatedNetwork, disjoint_groups
 from deepca.operators.base import MixedOperator, Operator
@@ -19,7 +22,7 @@ from deepca.planning.clock import Arcs, SimulatedClock
 from deepca.planning.links import Links, ValueRange
 from deepca.planning.metered import CERTIFICATE_PHASES, round_weights
 
-__all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
+__all__ = ["TimedData", "TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
 _PREPARING = ("mean", "remainder", "spread", "columns")  # phases before the iterations
 _MAX_CACHED_ROUNDS = 256  # number of weight matrices whose links are cached, since time-varying networks have many
@@ -227,3 +230,14 @@ def operations(A: Operator) -> Array:
     if isinstance(A, SparseRows):
         return np.array([4.0 * X.nnz for X in A.rows])
     return np.full(A.n_local, 2.0 * A.d * A.d)
+
+
+@dataclass(frozen=True)
+class TimedData(LocalData):
+    """Local data with operators whose products advance the agents' clocks."""
+
+    clock: SimulatedClock = field(kw_only=True)
+
+    def operator(self, *args: Any, **kwargs: Any) -> Operator:
+        """Return the operator, which advances the clocks."""
+        return TimedOperator(super().operator(*args, **kwargs), self.clock)

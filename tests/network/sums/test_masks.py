@@ -326,3 +326,15 @@ def _tampered(change: Any, at: int, agent: int) -> list[BaseException]:
     run_agents(graph, work, hub=hub)
     assert all(error is not None for error in errors)
     return [error for error in errors if error is not None]
+
+
+def test_units_that_do_not_match_end_the_run_at_all_agents() -> None:
+    def work(network: AgentNetwork) -> type[NetworkError] | None:
+        make_private(network)
+        try:
+            network.total(np.ones(6), Unit(-21 if network.agent == 3 else -20))
+        except NetworkError as error:
+            return type(error)
+        return None
+
+    assert run_agents(topology.ring(M), work) == [SumMismatch] * M

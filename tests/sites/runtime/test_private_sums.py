@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +15,18 @@ from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
-from deepca.errors import DeepcaError, FrameError, PeerFault, SumMismatch
+from deepca.errors import DeepcaError, FrameError, PeerFailed, PeerFault, SumMismatch
 from deepca.network import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.network.sums import Words
+from deepca.network.sums.masks import SumMasks
+from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Offer, Record, RecordTable, RunPlan
+from deepca.sites.runtime.node.outbox import Outbox
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.site_result import SiteResult
-from studies.faults.schedules import Fault, Outcome, Schedule, rows_of, simulate
+from studies.faults.schedules import Fault, Outcome, Schedule, draw_schedule, rows_of, simulate
 from tests.support.errors import raises
 
 NAMES = ("north", "south", "west")
@@ -151,3 +157,73 @@ def test_the_simulator_finds_the_same_bits_with_the_seed_in_the_model(faults: tu
     again = simulated(plan, model.about["seed"])
     assert np.asarray(model.components).tobytes() == again.components.tobytes()
     assert np.asarray(model.explained_variance).tobytes() == again.variances.tobytes()
+
+
+# ------------------------------------------------------------------------------------------- sites that alter sums
+
+LIAR = 1
+
+
+def altered(payload: Words) -> Words:
+    """Change a single word of the numbers."""
+    payload[2:3] += np.uint64(1)
+    return payload
+
+
+def omitted(payload: Words) -> Words:
+    """Leave out what others have added; only the count of agents looks right."""
+    payload[1:] = 0
+    return payload
+
+
+def tampering(monkeypatch: pytest.MonkeyPatch, change: Any, phase: str, to: int | None = None) -> None:
+    """Make one site change the sums that it sends in a phase, to one neighbour or to all."""
+    honest = Outbox.send
+
+    def send(self: Outbox, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message]) -> None:
+        if self._context.me == LIAR and tag.phase == phase:
+            outgoing = {
+                receiver: replace(message, payload=change(message.payload.copy()))
+                if message.payload is not None and message.payload.dtype == np.uint64 and to in (None, receiver)
+                else message
+                for receiver, message in outgoing.items()
+            }
+        honest(self, plan, tag, outgoing)
+
+    monkeypatch.setattr(Outbox, "send", send)
+
+
+@pytest.mark.parametrize("phase", ["seed", "mean", "spread", "step", "certificate"])
+@pytest.mark.parametrize("change", [altered, omitted])
+def test_a_site_that_alters_sums_ends_the_run_at_all_sites(
+    change: Any, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tampering(monkeypatch, change, phase)
+    outcome = simulate(schedule())
+    assert len(outcome.endings) == 4
+    for ending in outcome.endings.values():  # some sites may hear of it from others first
+        assert isinstance(ending, SumMismatch | PeerFailed), repr(ending)
+    assert any(isinstance(ending, SumMismatch) for ending in outcome.endings.values())
+    assert outcome.seconds < 60.0
+
+
+def test_no_key_is_used_twice_through_kills_restarts_and_resumed_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: Counter[tuple[int, bytes]] = Counter()
+    honest = SumMasks._key
+
+    def key(self: SumMasks, secret: bytes, pair: tuple[int, int], layout: Any) -> bytes:
+        found = honest(self, secret, pair, layout)
+        [agent] = self._row
+        used[agent, found] += 1
+        return found
+
+    monkeypatch.setattr(SumMasks, "_key", key)
+    played = epochs = 0
+    for seed in range(40):
+        drawn = draw_schedule(seed)
+        if drawn.private and played < 8:
+            outcome = simulate(drawn)
+            assert outcome.correct, (seed, outcome.problems)
+            played, epochs = played + 1, epochs + outcome.epochs
+    assert (played, set(used.values())) == (8, {1})
+    assert epochs > 8  # some runs were interrupted

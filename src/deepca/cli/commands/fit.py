@@ -18,7 +18,6 @@ from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
     DATA,
-    MAX_ROUNDS,
     OUTPUT,
     TOLERANCE,
     TOPOLOGY,
@@ -37,6 +36,7 @@ from deepca.cli.options import (
     TopologyOption,
     parse_components,
     parse_duration,
+    parse_rounds,
 )
 from deepca.cli.ranks import TIMEOUT, consoles, running_engine
 from deepca.cli.view.model import show_model, show_status, summary
@@ -194,7 +194,7 @@ def fit(
             center=center,
             scale=scale,
             algorithm=algorithm,
-            rounds="auto" if rounds == "auto" else _parse_rounds(rounds),
+            rounds="auto" if rounds == "auto" else parse_rounds(rounds),
             tol=tol,
             max_iter=max_iter,
             seed=seed,
@@ -392,14 +392,3 @@ def _split(rows: _Rows) -> tuple[Source, ...]:
             source = open_source(file, label_column=rows.agent_column, dataset=dataset, columns=names)
         kept.append(source)
     return by_label([spool(source) for source in align_columns(kept)])
-
-
-def _parse_rounds(given: str) -> int:
-    expected = f"expected a whole number from 1 to {MAX_ROUNDS}, or auto"
-    try:
-        rounds = int(given)
-    except ValueError:
-        raise ParameterError("rounds", given, expected) from None
-    if not 1 <= rounds <= MAX_ROUNDS:
-        raise ParameterError("rounds", given, expected)
-    return rounds

@@ -93,7 +93,7 @@ _ShareColumnKeyOption = Annotated[
         "--share-column-key",
         rich_help_panel=_AUTHORITY,
         help="Show which file sites need that lack the key for column names, as kits of earlier versions do; make it "
-        "if there is none.",
+        "if it does not exist.",
     ),
 ]
 _AuthorityOption = Annotated[

@@ -132,6 +132,14 @@ _UnreliableOption = Annotated[
         help="Messages may be lost; do not recommend methods that sum along a tree.",
     ),
 ]
+_PrivateOption = Annotated[
+    bool,
+    typer.Option(
+        "--private",
+        rich_help_panel=ALGORITHM,
+        help="Agents mask what they add to sums, as between sites; do not recommend methods that gossip.",
+    ),
+]
 _SeedOption = Annotated[
     int,
     typer.Option(
@@ -157,6 +165,7 @@ def plan(
     messages: MessagesOption = "float64",
     allow_covariance: _AllowCovarianceOption = False,
     unreliable: _UnreliableOption = False,
+    private: _PrivateOption = False,
     seed: _SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -188,6 +197,7 @@ def plan(
                 messages=cast("Messages", messages),
                 allow_covariance=allow_covariance,
                 unreliable=unreliable,
+                private=private,
                 seed=seed,
                 observer_factory=observer_factory,
             )
@@ -276,7 +286,7 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
         f"{counted(links, 'link')} of {format_duration(made.link.latency)} and {format_bit_rate(made.link.bandwidth)}\n"
         f"{counted(made.components, 'component')} of {made.dim:,} columns, tolerance "
         f"{made.tol:.0e}{'' if made.messages == 'float64' else f', {made.messages} messages'}"
-        f"{', messages may be lost' if made.unreliable else ''}",
+        f"{', messages may be lost' if made.unreliable else ''}{', private sums' if made.private else ''}",
         highlight=False,
     )
     console.print(_table(made))

@@ -134,6 +134,14 @@ _RowsPerAgentOption = Annotated[
         show_default=str(ROWS_PER_AGENT),
     ),
 ]
+_PrivateOption = Annotated[
+    bool,
+    typer.Option(
+        "--private",
+        rich_help_panel=ALGORITHM,
+        help="Agents mask what they add to sums, as between sites; only krylov and covariance are possible.",
+    ),
+]
 _SeedOption = Annotated[
     int,
     typer.Option(
@@ -160,6 +168,7 @@ def simulate(
     max_iter: _MaxIterOption = 10_000,
     compute_gflops: _GflopsOption = GFLOPS,
     messages: MessagesOption = "float64",
+    private: _PrivateOption = False,
     dim: _DimOption = None,
     eigenvalues: _EigenvaluesOption = None,
     rows_per_agent: _RowsPerAgentOption = None,
@@ -184,19 +193,20 @@ def simulate(
             return
         rows = _Rows(data or [], label_column, dataset, dim, eigenvalues, rows_per_agent)
         network = _read_links(links, machines, rows, plot)
-        names = [name.strip() for name in ",".join(algorithms or DEFAULT_ALGORITHMS).split(",") if name.strip()]
+        names = [name.strip() for name in ",".join(algorithms or ()).split(",") if name.strip()]
         sources, of = rows.sources(network, components, seed)
         with method_progress(disable=quiet or as_json) as observer_factory:
             found = run_simulation(
                 sources,
                 network,
                 components,
-                algorithms=names,
+                algorithms=names if algorithms else None,
                 tol=tol,
                 max_iter=max_iter,
                 messages=cast("Messages", messages),
                 scale=scale,
                 gflops=compute_gflops,
+                private=private,
                 seed=seed,
                 observer_factory=observer_factory,
             )

@@ -78,8 +78,7 @@ class MpiNetwork(Network):
         If ``timeout`` is not positive.
     """
 
-    reliable = True
-    has_one_owner = True
+    reliable = has_one_owner = True
 
     @renamed_parameters(shares="agents_per_rank")
     def __init__(

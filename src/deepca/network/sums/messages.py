@@ -180,7 +180,7 @@ class SumLayout:
 
     @cached_property
     def _places(self) -> list[tuple[slice, tuple[int, int]]]:
-        """Where the parts are in a message, and their shapes ``(L, n)``."""
+        """Position of each part in a message, and its shape ``(L, n)``."""
         ends = np.cumsum([unit.words * n for unit, n in self._parts]).tolist()
         return [
             (slice(start, end), (unit.words, n))

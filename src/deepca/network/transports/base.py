@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["Combine", "Message", "RelayStep", "Tag", "Transport"]
+__all__ = ["Combine", "Message", "RelayStep", "Tag", "Transport", "Visibility"]
 
 
 @dataclass(frozen=True, order=True)
@@ -35,6 +35,15 @@ class Tag:
     round: int
 
 
+Visibility = Literal["masked", "public", "structural", "open"]
+"""What a message shows to its receiver.
+
+"masked": nothing, since masks hide the numbers; "public": totals and what follows from them, which all agents know;
+"structural": largest or smallest values that all agents flood, which must not depend on the rows of a single one;
+"open": numbers of its sender.
+"""
+
+
 @dataclass(frozen=True)
 class Message:
     """An array and the values that ride along with it.
@@ -45,10 +54,14 @@ class Message:
         The array: float64, or float32 or float16 if messages are compressed (:mod:`deepca.network.compression`).
     riders : tuple of ndarray
         Values of pending reductions.
+    visibility : {"masked", "public", "structural", "open"}, default="open"
+        What the payload shows to its receiver. Transports may record it, but do not send it; values that ride along
+        with a payload in a private network are structural.
     """
 
     payload: npt.NDArray[Any] | None
     riders: tuple[Array, ...] = ()
+    visibility: Visibility = "open"
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class Transport(Protocol):
         Returns
         -------
         Message
-            What ``combine`` returned for the last step; `message` if there are no steps.
+            What ``combine`` returned for the last step; `message` without any step.
 
         Raises
         ------

@@ -88,7 +88,7 @@ def _first_rows(site: SiteFile, source: Source) -> Finding:
 
 
 def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
-    """Check that the model and the checkpoints can be written, and that they fit on the disk."""
+    """Check that the model, the audit log and the checkpoints can be written, and that they fit on the disk."""
     folder = site.model.parent
     if site.model.is_dir():
         yield Finding("model", "wrong", f"model = {site.model} is a folder; write the name of a file", THIS_SITE)
@@ -98,6 +98,9 @@ def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
     else:
         there = "; the existing model will be replaced" if site.model.exists() else ""
         yield Finding("model", "ok", f"{site.model} is writable{there}")
+    if site.audit is not None and (why := _unwritable(site.audit)):
+        text = f"cannot write to {site.audit} ({why}); check its permissions, or change audit_folder in site.toml"
+        yield Finding("audit log", "wrong" if site.audit_required else "warning", text, THIS_SITE)
     if not site.checkpoints:
         text = "checkpoints = false: a restarted agent starts over; set it to true to let it resume"
         yield Finding("checkpoints", "warning", text, THIS_SITE)

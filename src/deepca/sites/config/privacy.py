@@ -7,7 +7,7 @@ from typing import Literal
 __all__ = ["Privacy", "privacy_obstacle"]
 
 Privacy = Literal["private", "open"]
-"""Whether sums hide what each site adds to them."""
+"""Mode of a network: sums hide the numbers of single sites, or do not."""
 _PRIVATE_ALGORITHMS = ("auto", "krylov", "covariance")  # they send exact sums only
 
 

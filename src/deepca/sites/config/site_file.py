@@ -26,6 +26,8 @@ _SITE_KEYS = (
     "listen",
     "deadline",
     "checkpoints",
+    "audit",
+    "audit_folder",
     "disclosure",
     "security",
 )
@@ -68,6 +70,10 @@ class SiteFile:
         Key for column names, which all sites share; unused if ``plaintext``.
     plaintext : bool
         Whether to connect without certificates; all addresses must then be loopback addresses.
+    audit : Path, optional
+        Folder of audit logs; None for no log.
+    audit_required : bool
+        Whether the run ends when its audit log cannot be written.
     rules : DisclosureRules
         What has to hold before anything that depends on rows is sent.
     """
@@ -89,6 +95,8 @@ class SiteFile:
     revoked: Path
     column_key: Path
     plaintext: bool
+    audit: Path | None = None
+    audit_required: bool = False
     rules: DisclosureRules = DEFAULT_RULES
 
     @property
@@ -131,7 +139,7 @@ def read_site(path: Path) -> SiteFile:
         address = network.sites[network.index(site)].address
     except InvalidInput as error:
         raise table.error("site", str(error), value=site) from None
-    plaintext = bool(security.flag("plaintext", False))
+    plaintext, audit = bool(security.flag("plaintext", False)), _audit(table)
     found = SiteFile(
         path=path,
         site=site,
@@ -150,10 +158,17 @@ def read_site(path: Path) -> SiteFile:
         revoked=file(security, "revoked", "revoked.pem"),
         column_key=file(security, "column_key", "columns.key"),
         plaintext=plaintext,
+        audit=file(table, "audit_folder", "audit") if audit else None,
+        audit_required=audit == "required",
         rules=read_rules(table),
     )
     _check_site(found, table, security)
     return found
+
+
+def _audit(table: TomlTable) -> bool | str:
+    """Return whether to write an audit log, or "required"; raise InvalidInput for anything else."""
+    return table.flag_or_word("audit", "required", default=True)
 
 
 def _listen(table: TomlTable, given: str | None, address: str | None) -> str | None:
@@ -258,6 +273,7 @@ def write_site(
         + line("listen", None, "where to listen; default: the port of this site's address", example="0.0.0.0:7400")
         + line("deadline", duration_text(deadline), "the run ends as unfinished after this time")
         + line("checkpoints", True, "whether a restarted agent can resume")
+        + line("audit", True, 'log what leaves this site; "required": end the run if that fails')
         + "\n[disclosure]\n"
         + line("min_rows", rule("min_rows"), "take part only with at least so many rows", example=10)
         + line("min_sites", rule("min_sites"), "take part only if rows of so many sites are added up", example=3)

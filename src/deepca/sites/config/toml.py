@@ -183,7 +183,8 @@ class TomlTable:
                 raise self.error(key, f"{key} is missing{self._inside}; add `{key} = …`: {words}")
             return default
         value = self._values[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        allowed = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in allowed):
             raise self._value_error(key, value, words)
         return value
 
@@ -194,6 +195,14 @@ class TomlTable:
     def flag(self, key: str, default: Any = _REQUIRED) -> bool | None:
         """Return true or false."""
         return cast("bool | None", self._get(key, bool, "true or false", default))
+
+    def flag_or_word(self, key: str, word: str, default: Any = _REQUIRED) -> bool | str:
+        """Return true, false or one word; raise InvalidInput for any other value."""
+        words = f'true, false or "{word}"'
+        value = self._get(key, (bool, str), words, default)
+        if isinstance(value, str) and value != word:
+            raise self._value_error(key, value, words)
+        return cast("bool | str", value)
 
     def whole(self, key: str, default: Any = _REQUIRED) -> int | None:
         """Return a whole number."""

@@ -47,7 +47,7 @@ class SharedColumnKey:
 
     @property
     def identifier(self) -> str:
-        """What identifies the key without revealing anything about it, in hexadecimal."""
+        """Identifier that reveals nothing about the key, in hexadecimal."""
         return column_key_identifier(self.key)
 
 

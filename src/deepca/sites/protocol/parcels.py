@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.errors import FrameError, NetworkError
-from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.base import Message, Tag, Visibility
 from deepca.sites.protocol import wire_pb2 as wire
 
 __all__ = ["Parcel", "pack", "parse_header", "tag_of", "unpack"]
@@ -35,6 +35,8 @@ class Parcel:
         Serialized header.
     body : tuple of memoryview
         The numbers, one piece per array.
+    visibility : {"masked", "public", "structural", "open"}, default="public"
+        What the numbers show to the receiver; recorded in the audit log and not sent.
 
     Attributes
     ----------
@@ -44,6 +46,7 @@ class Parcel:
 
     header: bytes
     body: tuple[memoryview, ...] = ()
+    visibility: Visibility = "public"
     total: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +78,9 @@ def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
     for rider in message.riders:
         data.riders.append(_describe(rider))
         body.append(_raw_bytes(rider))
-    return Parcel(wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes))
+    return Parcel(
+        wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes), message.visibility
+    )
 
 
 def parse_header(header: bytes) -> wire.Parcel:

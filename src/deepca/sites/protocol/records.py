@@ -61,7 +61,7 @@ class RecordedCheckpoint:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a site brings to the next plan: the states that it can resume from, and its share of the seed.
+    """Contribution of a site to the next plan: the states that it can resume from, and its share of the seed.
 
     Parameters
     ----------

@@ -29,6 +29,7 @@ from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.fingerprints import fingerprint_of, network_digest
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSignatures
+from deepca.sites.runtime.auditing import audited
 from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.disclosure import enforce_rules
 from deepca.sites.runtime.failure_report import report_of, write_report
@@ -136,7 +137,8 @@ def _run_agent(
     log = EventLogger(_logger, site.site)
     parts = _assemble(site, wrap)
     ended_before = parts.promise_store.load().decided
-    with _exclusive_state_folder(site), _listening(parts.streams) as port:
+    recorded = audited(site, parts.job.private is not None, parts.node, parts.streams)
+    with _exclusive_state_folder(site), recorded, _listening(parts.streams) as port:
         log.info(
             f"{site.site} is listening on port {port}" if port else f"{site.site} has started",
             event="started",

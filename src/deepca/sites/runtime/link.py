@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 
 from deepca.errors import FrameError, WrongNetwork
+from deepca.sites.audit.journal import NO_JOURNAL
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
@@ -63,10 +64,11 @@ class Link:
     _round_trip: float | None  # usual seconds from sending to acknowledgement
     _sent_at: dict[int, float]  # times of messages that were sent only once
     _retransmit: tuple[int, int] | None  # message and Part to be sent again, before anything else
+    _last_recorded: int  # number of the last message in the journal
     _suspect_before: int  # messages below this number were in flight when one was lost
 
     def __init__(self, me: Incarnation, network_digest: bytes) -> None:
-        self._me, self._network_digest = me, network_digest
+        self._me, self._network_digest, self.journal = me, network_digest, NO_JOURNAL
         self.peer: Incarnation | None = None
         self.known = Incarnation(0, 0)  # latest known incarnation of the other side
         self._peer_record: wire.Sealed | None = None  # its record, which proves ``known`` to an earlier incarnation
@@ -118,6 +120,7 @@ class Link:
     def take_incarnation(self, me: Incarnation) -> None:
         """Start a new session as another incarnation, because neighbours know a later one of this agent."""
         self._me = me
+        self.journal.continued_as(me)
         self._reset()
         self._greeted, self.hello_due = False, self.open
 
@@ -189,6 +192,9 @@ class Link:
         offset = index * CHUNK_SIZE
         chunk = parcel.slice(offset, CHUNK_SIZE)
         header = parcel.header if index == 0 else b""
+        if index == 0 and seq > self._last_recorded:
+            self._last_recorded = seq
+            self.journal.sent(self._session, seq, parcel)
         frame = wire.Frame()
         part = frame.part  # filled in place: assigning a separate Part would copy it
         part.seq, part.session, part.index, part.offset, part.total = seq, self._session, index, offset, parcel.total
@@ -331,6 +337,7 @@ class Link:
             self._heard += 1
             del self._arriving[self._heard]
             whole.append(ReceivedMessage(first.header, first.body))
+            self.journal.received(self._session, self._heard, first.header, first.body)
         return whole
 
     def _acknowledged(self, heard: int, parts: int, now: float) -> None:
@@ -367,7 +374,7 @@ class Link:
     def _reset(self) -> None:
         """Start a new session, with nothing sent or received yet."""
         self._outgoing, self._arriving = deque(), {}
-        self._last_seq = self._heard = self._heard_by_peer = self._parts_at_peer = 0
+        self._last_seq = self._heard = self._heard_by_peer = self._parts_at_peer = self._last_recorded = 0
         self._next_seq, self._next_index = 1, 0
         self._last_sent = self._last_progress = float("-inf")
         self._ack_due, self._retransmit_after, self._round_trip = None, _MIN_RETRANSMIT, None

@@ -161,6 +161,9 @@ def run_site(
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
             continue
+        except SumMismatch as error:  # all members find it in this sum or the next
+            node.announce_failure(for_others(error), common=True)
+            raise
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None
         return site_result(decided.content, compared=decided.compared)
@@ -202,7 +205,7 @@ def _fitted(
         return fit(
             data, network, settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
         ).model
-    except (InvalidInput, NotFiniteError, SumMismatch) as error:
+    except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
             node.announce_failure(for_others(error), common=True)  # follows from numbers that all members agreed on
         raise  # other errors may concern this site alone, for example when it reads its rows again

@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import functools
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -28,11 +28,13 @@ __all__ = [
     "SERVICE",
     "Channel",
     "ClientChannel",
+    "FrameMeter",
     "GrpcOptions",
     "ServerChannel",
     "StreamEnded",
     "event_loop",
     "grpc_options",
+    "ignore_frame",
     "with_timeout",
 ]
 
@@ -42,6 +44,8 @@ GrpcOptions = Sequence[tuple[str, int]]
 """Options of a gRPC server or channel."""
 FRAME_LIMIT = 4 << 20
 """Maximum size of a frame, in bytes."""
+FrameMeter = Callable[[str, str, int], None]
+"""Function of the receiver of a frame that is written, its kind and its size in bytes."""
 _T = TypeVar("_T")
 _MAX_REFUSAL_CHARACTERS = 1000  # longer refusals are cut, since they would only fill the other side's log
 _REFUSAL_TIMEOUT = 0.3  # seconds to deliver a refusal before the stream is closed
@@ -61,6 +65,10 @@ class StreamEnded(Exception):
     def __init__(self, why: str, *, refusal: bool = False) -> None:
         super().__init__(why)
         self.why, self.refusal = why, refusal
+
+
+def ignore_frame(receiver: str, kind: str, size: int) -> None:
+    """Count nothing."""
 
 
 class Channel(Protocol):
@@ -83,8 +91,8 @@ class Channel(Protocol):
 class ClientChannel:
     """The channel at the side that dialled, the client of gRPC."""
 
-    def __init__(self, call: Any, name: str, address: str) -> None:
-        self._call = call
+    def __init__(self, call: Any, name: str, address: str, meter: FrameMeter = ignore_frame) -> None:
+        self._call, self._meter = call, meter
         self.where, self.who = address, name
 
     async def read(self) -> wire.Frame:
@@ -99,8 +107,9 @@ class ClientChannel:
 
     async def write(self, frame: wire.Frame) -> None:
         """Write a frame."""
+        content = _counted(frame, self.who, self._meter)
         try:
-            await self._call.write(frame.SerializeToString())
+            await self._call.write(content)
         except grpc.aio.AioRpcError as error:
             raise self._stream_ended(error) from None
         except asyncio.InvalidStateError:
@@ -130,8 +139,8 @@ class ClientChannel:
 class ServerChannel:
     """The channel at the side that was dialled, the server of gRPC."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, context: Any, meter: FrameMeter = ignore_frame) -> None:
+        self._context, self._meter = context, meter
         self.who = "the other side"
         self.where = plain_address(context.peer())
 
@@ -144,8 +153,9 @@ class ServerChannel:
 
     async def write(self, frame: wire.Frame) -> None:
         """Write a frame."""
+        content = _counted(frame, self.who, self._meter)
         try:
-            await self._context.write(frame.SerializeToString())
+            await self._context.write(content)
         except (grpc.aio.UsageError, grpc.aio.BaseError, asyncio.InvalidStateError):
             raise StreamEnded(f"the connection to {self.who} was lost") from None
 
@@ -154,6 +164,13 @@ class ServerChannel:
         with contextlib.suppress(StreamEnded, TimeoutError):
             async with asyncio.timeout(_REFUSAL_TIMEOUT):
                 await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL_CHARACTERS])))
+
+
+def _counted(frame: wire.Frame, receiver: str, meter: FrameMeter) -> bytes:
+    """Return a serialized frame, and count it."""
+    content: bytes = frame.SerializeToString()
+    meter(receiver, frame.WhichOneof("kind") or "", len(content))
+    return content
 
 
 def _parse(data: bytes, who: str) -> wire.Frame:

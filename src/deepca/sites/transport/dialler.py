@@ -45,7 +45,7 @@ class Dialler:
         channel = self._connect(peer)
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         try:
-            await self._sessions.run(ClientChannel(call, peer.name, peer.address), neighbor, None)
+            await self._sessions.run(ClientChannel(call, peer.name, peer.address, self._sessions.meter), neighbor, None)
         except Exception as error:  # a bug on this side must not end the dialling
             neighbor.failure = f"internal error at {self._sessions.site}: {error!r}"
             self._refusals.report(neighbor, peer.address, neighbor.failure)

@@ -81,7 +81,7 @@ class Listener:
 
     async def _accept(self, _requests: object, context: Any) -> None:
         """Run an incoming call to its end."""
-        channel = ServerChannel(context)
+        channel = ServerChannel(context, self._sessions.meter)
         certificate = None
         if self._credentials.value is not None:
             try:

@@ -6,7 +6,7 @@ import asyncio
 
 from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol.handshake import Handshake
-from deepca.sites.transport.channels import Channel, StreamEnded, with_timeout
+from deepca.sites.transport.channels import Channel, FrameMeter, StreamEnded, ignore_frame, with_timeout
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.frame_pump import FramePump
 from deepca.sites.transport.neighbors import Neighbor, NeighborTable, OpenStream
@@ -21,7 +21,7 @@ class Sessions:
     """Run the streams of one site, whichever side dialled.
 
     Used in the event loop's thread only. ``site`` is the name of this site; ``step`` is the timeout, in seconds, of
-    each step of opening a stream.
+    each step of opening a stream; ``meter`` is called for every frame written.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Sessions:
         self.site = site
         self._neighbors, self._credentials, self._refusals = neighbors, credentials, refusals
         self._pump, self._step = pump, step
+        self.meter: FrameMeter = ignore_frame
 
     async def run(self, channel: Channel, dialled: Neighbor | None, certificate: bytes | None) -> None:
         """Run a stream; raise only cancellations and internal errors.

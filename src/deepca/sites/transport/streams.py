@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback
 from deepca.sites.protocol.handshake import Credentials
-from deepca.sites.transport.channels import event_loop, grpc_options
+from deepca.sites.transport.channels import FrameMeter, event_loop, grpc_options
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.dialler import Dialler
 from deepca.sites.transport.endpoint import Endpoint, Peer, StreamTimes
@@ -73,7 +73,8 @@ class Streams:
         self._refusals = RefusalReporter(endpoint, self._timeouts.repeat)
         self._credentials = CurrentCredentials(me.name, credentials, self._neighbors, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
-        sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._timeouts.step)
+        table, current, refusals = self._neighbors, self._credentials, self._refusals
+        sessions = self._sessions = Sessions(me.name, table, current, refusals, pump, self._timeouts.step)
         options = [*grpc_options(self._timeouts).items()]
         self._dialler = Dialler(sessions, self._credentials, self._refusals, options, self._timeouts.redial)
         self._listener = (
@@ -113,6 +114,10 @@ class Streams:
     def credentials(self) -> Credentials | None:
         """The credentials in use; None without encryption."""
         return self._credentials.value
+
+    def count_frames(self, meter: FrameMeter) -> None:
+        """Call ``meter(name, kind, size)`` for every frame that is written to a stream opened from now on."""
+        self._sessions.meter = meter
 
     def failure(self, peer: int) -> str | None:
         """Return why the stream to ``peer`` is missing; None if one is open, or the reason is unknown."""

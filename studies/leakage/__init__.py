@@ -1,0 +1,1 @@
+"""Measure what sites learn about each other in open and in private networks."""
