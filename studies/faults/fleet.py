@@ -30,6 +30,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.sites.admin.kits import make_kits
+from deepca.sites.config.disclosure import DEFAULT_RULES
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.privacy import privacy_obstacle
 from studies.faults.faulty_agent import AgentFaults, run_with_faults
@@ -252,6 +253,10 @@ class Fleet:
                 through = {j: port for (i, j), port in self.proxies.ports.items() if i == site}
                 (self.kit(site) / "network.toml").write_text(self._network_toml(through), encoding="utf-8")
             self.configure(site, data="rows.npy", deadline=f"{self.setup.deadline:g}s")
+            if self.setup.sites <= 3:  # a majority of them is fewer than the sites that rules require by default
+                self.configure(site, min_sites=1)
+            if len(self.rows[site]) < DEFAULT_RULES.min_rows:
+                self.configure(site, min_rows=1)
             if not self._is_guest(site):
                 self.configure(site, listen=f"127.0.0.1:{self.listening[site]}")
 
@@ -284,12 +289,14 @@ class Fleet:
         pairs = [[self.names[j], self.names[(j + 1) % m]] for j in range(m)]
         return f"edges = {json.dumps([*pairs, [self.names[1], self.names[m]]])}"
 
-    def configure(self, site: int, **values: str) -> None:
-        """Set text values in the ``site.toml`` of a site."""
+    def configure(self, site: int, **values: str | int) -> None:
+        """Set values in the ``site.toml`` of a site."""
         path = self.kit(site) / "site.toml"
         text = path.read_text(encoding="utf-8")
         for name, value in values.items():
-            text, found = re.subn(rf"^#? *{name} = .*$", f'{name} = "{value}"', text, count=1, flags=re.MULTILINE)
+            text, found = re.subn(
+                rf"^#? *{name} = .*$", f"{name} = {json.dumps(value)}", text, count=1, flags=re.MULTILINE
+            )
             if not found:
                 raise KeyError(name)
         path.write_text(text, encoding="utf-8")

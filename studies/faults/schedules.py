@@ -16,11 +16,13 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
+from deepca.sites.config.disclosure import NO_RULES, DisclosureRules
 from deepca.sites.config.privacy import privacy_obstacle
 from deepca.sites.protocol.fingerprints import COLUMN_KEY_BYTES, schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
+from deepca.sites.runtime.node.abort_reasons import for_others
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.promise_store import MemoryPromiseStore
 from deepca.sites.runtime.run import SiteRun, run_site
@@ -277,6 +279,7 @@ class SimulatedRun:
             source,
             schedule.checkpoint_every,
             private,
+            self.rules(site),
         )
 
         def work() -> None:
@@ -288,11 +291,15 @@ class SimulatedRun:
             except DeepcaError as error:
                 self.outcome.endings[site] = error
                 if not isinstance(error, Unfinished):
-                    node.announce_failure(str(error), error)
+                    node.announce_failure(for_others(error), error)
                     node.wait_until_all_finished(0.0)
             self.network.leave(site, node)
 
         self.network.start(site, node, work)
+
+    def rules(self, site: int) -> DisclosureRules:
+        """Return the disclosure rules of a site; by default none, since sites have few rows."""
+        return NO_RULES
 
     def observers(self, site: int) -> tuple[Observer, ...]:
         """Return the observers of a site's iterations; none by default."""

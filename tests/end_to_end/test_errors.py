@@ -18,6 +18,7 @@ ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]
     errors.OldResult: (("run", "run-2", "rows.csv"), {"known": False}),
     errors.CertificateError: (("it has expired",), {"reason": "expired"}),
     errors.RevocationListError: (("none",), {"reason": "missing", "path": "revoked.pem", "seen": 3}),
+    errors.DisclosureError: (("min_rows", "too few rows"), {"value": 9}),
     errors.EnrolmentError: (("another",), {"reason": "fingerprint", "site": "north"}),
     errors.InternalError: (("KeyError", "node.py:1"), {}),
     errors.Contradiction: ((2, "probes", "off by 1"), {}),

@@ -150,6 +150,7 @@ def _kits(golden: Path, folder: Path) -> Path:
     text = (golden / "network.toml").read_text("utf-8")
     for old in re.findall(r"127\.0\.0\.1:\d+", text):
         text = text.replace(old, f"127.0.0.1:{free_port()}")
+    text = text if "privacy" in text else f'privacy = "open"\n{text}'  # what was the default before 0.2
     for name in ("authority", *SITES):
         (kits / name / "network.toml").write_text(text, encoding="utf-8")
         for key in kits.glob(f"{name}/*.key"):
@@ -157,7 +158,9 @@ def _kits(golden: Path, folder: Path) -> Path:
     for name in SITES:
         toml = kits / name / "site.toml"
         rows = f'data = "{(golden / f"{name}.csv").as_posix()}"'
-        toml.write_text(re.sub("^data = .*$", rows, toml.read_text("utf-8"), flags=re.MULTILINE), encoding="utf-8")
+        changed = re.sub("^data = .*$", rows, toml.read_text("utf-8"), flags=re.MULTILINE)
+        changed = changed.replace("[disclosure]\n", "") + "\n[disclosure]\nmin_sites = 2\n"  # on_loss is "shrink"
+        toml.write_text(changed, encoding="utf-8")
     return kits
 
 

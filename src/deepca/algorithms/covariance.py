@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -141,11 +141,11 @@ class CovarianceAveraging(ExactlyAveraged):
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
         local = (self.A @ for_local_agents(np.eye(d), self.network))[..., rows, columns]
-        units, entries = agree_on_units(self.network, self.A), Addend("matrices", local)
+        units, entries = agree_on_units(self.network, self.A), Addend("matrices", local, directions=d)
         if units.unit is not None and units.limits is not None:
             # an entry is bounded by the products with both unit vectors
             exponents, limits = np.broadcast_to(units.unit.exponent, d), units.limits
             unit = Unit(np.minimum(exponents[rows], exponents[columns]), units.unit.words)
-            entries = Addend("matrices", local, unit=unit, limits=np.minimum(limits[..., rows], limits[..., columns]))
+            entries = replace(entries, unit=unit, limits=np.minimum(limits[..., rows], limits[..., columns]))
         mean, derived = exact_average_and_derive(self.network, [entries], gap, 1)
         return symmetric(mean), float(derived[0])

@@ -219,7 +219,8 @@ class ProductUnits:
 
     def addend(self, name: str, Y: Array) -> Addend:
         """Return an addend of products ``(*B, d, k)``, flattened."""
-        return Addend(name, Y.reshape(*Y.shape[:-2], -1), unit=self.unit, limits=self.limits)
+        flat, directions = Y.reshape(*Y.shape[:-2], -1), Y.shape[-1]
+        return Addend(name, flat, unit=self.unit, limits=self.limits, directions=directions)
 
 
 def agree_on_units(network: Network, A: Operator) -> ProductUnits:

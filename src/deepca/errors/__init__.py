@@ -17,6 +17,7 @@
     │   ├── ModelError           a model file is damaged or is not a model
     │   │   └── NewerModelError      the file was written by a newer version
     │   ├── AddressInUse         a site cannot listen on its address
+    │   ├── DisclosureError      a site's disclosure rules forbid a run; has the rule
     │   ├── OldResult            a run of the same name finished earlier with different rows
     │   ├── CertificateError     the site's own certificate is unusable
     │   ├── RevocationListError  a certificate revocation list cannot be trusted
@@ -45,6 +46,7 @@ attributes, never its message.
 """
 
 from deepca.errors.base import DeepcaError, InternalError, MissingExtraError, NotFiniteError
+from deepca.errors.disclosure import DisclosureError
 from deepca.errors.inputs import (
     AddressInUse,
     AsymmetricError,
@@ -91,6 +93,7 @@ __all__ = [
     "Contradiction",
     "DataError",
     "DeepcaError",
+    "DisclosureError",
     "DisconnectedError",
     "DisputedResult",
     "EnrolmentError",

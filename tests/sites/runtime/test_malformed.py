@@ -19,6 +19,7 @@ from deepca.sites.protocol.failures import Failure
 from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.runtime import run
+from deepca.sites.runtime.member_network import PlanTransport
 from deepca.sites.runtime.node import Node, NodeConfig
 from deepca.sites.runtime.node.outbox import Outbox
 from deepca.sites.runtime.site_result import SiteResult
@@ -189,7 +190,7 @@ def test_every_site_finds_an_error_of_the_pooled_rows_itself(topology: Topology)
 
 def test_a_made_up_common_error_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others report the site that gave up, and do not adopt its error."""
-    honest = run._Transport.relay
+    honest = PlanTransport.relay
 
     def given_up(self: Any, steps: Sequence[RelayStep], *more: Any) -> Message:
         if self._node.context.me == LIAR and steps[0].tag.phase == "mean":
@@ -197,7 +198,7 @@ def test_a_made_up_common_error_is_not_believed(monkeypatch: pytest.MonkeyPatch)
             raise InvalidInput("made up")
         return honest(self, steps, *more)
 
-    monkeypatch.setattr(run._Transport, "relay", given_up)
+    monkeypatch.setattr(PlanTransport, "relay", given_up)
     endings, seconds = _played()
     errors = _honest(endings)
     assert all(isinstance(error, PeerFailed) and f"site-{LIAR}" in str(error) for error in errors), errors

@@ -16,9 +16,9 @@ from deepca.network.transports import Message, RelayStep, Tag
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Offer, RunPlan
+from deepca.sites.runtime.member_network import PlanTransport
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
 from deepca.sites.runtime.node.outbox import Outbox
-from deepca.sites.runtime.run import _Transport
 from deepca.topology import Topology, hypercube, path, ring
 from studies.faults.virtual import Host, VirtualClock, VirtualNetwork
 from tests.support.errors import raises
@@ -55,7 +55,7 @@ class Sites:
             try:
                 plan = node.agree_on_plan(Offer())
                 assert isinstance(plan, RunPlan)
-                network = AgentNetwork(self.topology, site, _Transport(node, plan))
+                network = AgentNetwork(self.topology, site, PlanTransport(node, plan))
                 network.begin(plan.epoch, 0, "sum")
                 self.found[site] = self.work(network, node)
             except Regroup:

@@ -63,7 +63,7 @@ def show_status(console: Console, model: Model) -> None:
     if model.dtype == np.float32:
         console.print("[dim]stored in single precision; the proof holds for the components before rounding[/]")
     grid = Table.grid(padding=(0, 2))
-    for name, value in _proof_rows(proof):
+    for name, value in [*_proof_rows(proof), *_shown_rows(model)]:
         grid.add_row(f"[dim]{name}[/]", value)
     console.print(grid, highlight=False)
 
@@ -97,9 +97,23 @@ def summary(model: Model) -> dict[str, Any]:
             "rows": proof.n_rows,
             "holds_for": "the rows that the sites said they have" if "sites" in model.about else "the rows given",
             "digest": proof.digest,
+            "directions_shown": _directions_shown(model),
         },
         "about": dict(model.about),
     }
+
+
+def _directions_shown(model: Model) -> int | None:
+    """Return in how many directions totals showed the pooled covariance to all sites, at most; None if unknown."""
+    count = model.about.get("directions_shown")
+    return count if type(count) is int and 0 < count <= model.n_features else None
+
+
+def _shown_rows(model: Model) -> list[tuple[str, str]]:
+    count = _directions_shown(model)
+    if count is None:
+        return []
+    return [("shown", f"totals in {count:,} of {model.n_features:,} directions of the pooled covariance, at most")]
 
 
 def _origin(model: Model) -> str:

@@ -53,6 +53,8 @@ class Addend:
         Binary digits that every number must keep, if no unit is given.
     nonnegative : bool, default=False
         Whether no agent may contribute a negative number.
+    directions : int, default=0
+        Number of directions in which the total shows the mean of the ``A_j``: the columns of a product.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Addend:
     guess: Unit = WIDE
     digits: int = 53
     nonnegative: bool = False
+    directions: int = 0
 
     @property
     def terms(self) -> tuple[Array, ...]:

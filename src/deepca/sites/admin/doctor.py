@@ -10,6 +10,7 @@ from pathlib import Path
 from deepca._util.units import counted
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput
+from deepca.sites.admin.disclosure_checks import check_disclosure
 from deepca.sites.admin.findings import (
     AUTHORITY_OPERATOR,
     NETWORK_ADMINISTRATORS,
@@ -78,6 +79,7 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     for finding, opened in check_data(site):
         source = opened or source
         yield finding
+    yield from check_disclosure(site, source)
     yield from check_folders(site, source)
     mine: Certificates | None = None
     for finding, loaded in check_certificates(site):

@@ -23,6 +23,7 @@ from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.sites.config.addresses import is_site_name
+from deepca.sites.config.disclosure import NO_RULES
 from deepca.sites.config.network_file import (
     RESERVED_NAMES,
     NetworkFile,
@@ -168,7 +169,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def create_kits(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:
-    """Create complete kits for all sites."""
+    """Create complete kits for all sites, without disclosure rules: all rows are on this machine."""
     from deepca.sites.admin.kits import make_kits
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -182,6 +183,7 @@ def create_kits(network: NetworkFile, shares: Sequence[Share], folder: Path, dea
             label_column=share.label_column,
             dataset=share.dataset,
             deadline=deadline,
+            rules=NO_RULES,
         )
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from deepca._util.files import write_atomic
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback, split_address
+from deepca.sites.config.disclosure import DEFAULT_RULES, DisclosureRules, read_rules
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, load_toml
 
@@ -27,6 +28,7 @@ _SITE_KEYS = (
     "checkpoints",
     "audit",
     "audit_folder",
+    "disclosure",
     "security",
 )
 _SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "column_key", "plaintext")
@@ -72,6 +74,8 @@ class SiteFile:
         Folder of audit logs; None for no log.
     audit_required : bool
         Whether the run ends when its audit log cannot be written.
+    rules : DisclosureRules
+        What has to hold before anything that depends on rows is sent.
     """
 
     path: Path
@@ -93,6 +97,7 @@ class SiteFile:
     plaintext: bool
     audit: Path | None = None
     audit_required: bool = False
+    rules: DisclosureRules = DEFAULT_RULES
 
     @property
     def index(self) -> int:
@@ -155,6 +160,7 @@ def read_site(path: Path) -> SiteFile:
         plaintext=plaintext,
         audit=file(table, "audit_folder", "audit") if audit else None,
         audit_required=audit == "required",
+        rules=read_rules(table),
     )
     _check_site(found, table, security)
     return found
@@ -223,6 +229,7 @@ def write_site(
     dataset: str | None = None,
     deadline: float = 86400.0,
     edit_data: bool = False,
+    rules: DisclosureRules | None = None,
 ) -> None:
     """Write a ``site.toml`` with comments and the usual file names.
 
@@ -240,12 +247,19 @@ def write_site(
         Seconds after which the run ends as unfinished.
     edit_data : bool
         Whether ``data`` is a placeholder that the operator has to replace.
+    rules : DisclosureRules, optional
+        Disclosure rules; by default, lines that are commented out.
     """
     note = "EDIT THIS: the file" if edit_data else "the file"
 
     def line(name: str, value: object, comment: str, *, example: object = None) -> str:
         entry = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
         return f"{entry:<32}# {comment}\n"
+
+    def rule(name: str) -> object:
+        return None if rules is None else getattr(rules, name)
+
+    most = 'directions that totals may show: a number, a share or "all"; default: half, but at least 512'
 
     text = (
         "# One site of the network. Paths are relative to the folder of this file.\n"
@@ -260,6 +274,10 @@ def write_site(
         + line("deadline", duration_text(deadline), "the run ends as unfinished after this time")
         + line("checkpoints", True, "whether a restarted agent can resume")
         + line("audit", True, 'log what leaves this site; "required": end the run if that fails')
+        + "\n[disclosure]\n"
+        + line("min_rows", rule("min_rows"), "take part only with at least so many rows", example=10)
+        + line("min_sites", rule("min_sites"), "take part only if rows of so many sites are added up", example=3)
+        + line("max_directions", rule("max_directions"), most, example=0.5)
         + "\n[security]\n"
         + line("authority", "authority.pem", "certificate of the authority that signs for this network")
         + line("certificate", "site.pem", "certificate of this site, signed by the authority")

@@ -170,6 +170,10 @@ class TomlTable:
         """Return an error about one key of this table, with file, line, key and value as attributes."""
         return self._file.error((*self._keys, key), message, value=value)
 
+    def located(self, error: InvalidInput, key: str) -> InvalidInput:
+        """Return a copy of an error about one key of this table, with file and line in its message and attributes."""
+        return self._file.located(error, (*self._keys, key))
+
     def _value_error(self, key: str, value: object, words: str) -> InvalidInput:
         return self.error(key, f"{key} = {_shorten(value)}{self._inside}: write {words}", value=value)
 
@@ -217,17 +221,22 @@ class TomlTable:
         try:
             return duration(value)
         except ParameterError as error:
-            raise self._file.located(error, (*self._keys, key)) from None
+            raise self.located(error, key) from None
 
     def components(self, key: str) -> int | float | None:
         """Return the number of components, or the share of variance to explain; None for "all".
 
         Raises InvalidInput if the key is missing, or the value is any other text or of another type.
         """
-        value = self._get(key, (int, float, str), COMPONENTS, _REQUIRED)
+        value = self.number_or_all(key, COMPONENTS)
+        return None if isinstance(value, str) else value
+
+    def number_or_all(self, key: str, words: str, default: Any = _REQUIRED) -> Any:
+        """Return a number or the text "all"; raise InvalidInput, which tells to write ``words``, for anything else."""
+        value = self._get(key, (int, float, str), words, default)
         if isinstance(value, str) and value != "all":
-            raise self._value_error(key, value, COMPONENTS)
-        return None if isinstance(value, str) else cast("int | float", value)
+            raise self._value_error(key, value, words)
+        return value
 
     def table(self, key: str, known: Sequence[str]) -> TomlTable:
         """Return a subtable, empty if the file lacks it; ``known`` lists the keys that it may have."""

@@ -31,6 +31,7 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSignatures
 from deepca.sites.runtime.auditing import audited
 from deepca.sites.runtime.clocks import RealClock, in_background
+from deepca.sites.runtime.disclosure import enforce_rules
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Node, NodeConfig, Policy
 from deepca.sites.runtime.node.abort_reasons import for_others
@@ -185,6 +186,7 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
     _check_writable(site.model)
     credentials = None if site.plaintext else Identity.load(site)
     prints = fingerprint_of(network, source, column_key_of(site))
+    enforce_rules(site, source.d, EventLogger(_logger, site.site))
     run = network_digest(network)
     named_run = hashlib.sha256(run + network.run.encode()).digest()
     rows = RowDigests(site)
@@ -203,7 +205,15 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         else CheckpointFolder(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
     )
     job = SiteRun(
-        network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every, private
+        network.run,
+        names,
+        site.index,
+        network.topology,
+        network.settings,
+        source,
+        network.checkpoint_every,
+        private,
+        site.rules,
     )
     return _Parts(job, node, streams, promise_store, checkpoints)
 

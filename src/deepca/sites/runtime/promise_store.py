@@ -1,7 +1,7 @@
-"""Store the promises that a site must keep even after a crash: the epochs it entered and the result it signed.
+"""Store what a site must not forget in a crash: the epochs it entered, the result it signed, and what totals showed.
 
-Other sites rely on both. A site's signature counts towards the majority that decides a result, and a site that has
-entered an epoch signs no result of an earlier one; if either were forgotten, two results could be decided.
+Other sites rely on the first two. A site's signature counts towards the majority that decides a result, and a site
+that has entered an epoch signs no result of an earlier one; if either were forgotten, two results could be decided.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Promises:
         The known signatures on that claim.
     decided : bool
         Whether those signatures suffice to write the result.
+    directions : int
+        Number of directions of the pooled covariance that totals of the run have shown, at most.
     """
 
     epoch: int = 0
@@ -48,6 +50,7 @@ class Promises:
     claim: ResultClaim | None = None
     endorsements: tuple[Endorsement, ...] = ()
     decided: bool = False
+    directions: int = 0
 
 
 class PromiseStore(Protocol):
@@ -59,6 +62,10 @@ class PromiseStore(Protocol):
 
     def store_epoch(self, epoch: int, /) -> None:
         """Store that this site enters an epoch, before other sites learn of it."""
+        ...
+
+    def store_directions(self, directions: int, /) -> None:
+        """Store how many directions totals show, before the total that shows them is computed."""
         ...
 
     def store_result(
@@ -82,11 +89,16 @@ class MemoryPromiseStore:
         """Store the epoch if it is later than the stored one."""
         self.kept = replace(self.kept, epoch=max(epoch, self.kept.epoch))
 
+    def store_directions(self, directions: int, /) -> None:
+        """Store the number if it is larger than the stored one."""
+        self.kept = replace(self.kept, directions=max(directions, self.kept.directions))
+
     def store_result(
         self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         """Replace the stored result."""
-        self.kept = Promises(self.kept.epoch, content, claim, tuple(endorsements), decided)
+        kept = self.kept
+        self.kept = Promises(kept.epoch, content, claim, tuple(endorsements), decided, kept.directions)
 
 
 class FilePromiseStore(MemoryPromiseStore):
@@ -117,6 +129,11 @@ class FilePromiseStore(MemoryPromiseStore):
         super().store_epoch(epoch)
         self._write()
 
+    def store_directions(self, directions: int, /) -> None:
+        """Store the number on disk."""
+        super().store_directions(directions)
+        self._write()
+
     def store_result(
         self, content: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
@@ -128,7 +145,7 @@ class FilePromiseStore(MemoryPromiseStore):
     def _read(self, sites: int) -> Promises:
         try:
             stored = json.loads(self._about.read_text(encoding="utf-8"))
-            epoch = int(stored["epoch"])
+            epoch, directions = int(stored["epoch"]), int(stored.get("directions", 0))
         except FileNotFoundError:
             return Promises()
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -140,24 +157,25 @@ class FilePromiseStore(MemoryPromiseStore):
             return Promises()
         try:
             if not (signed := stored["endorsements"]):
-                return Promises(epoch)
+                return Promises(epoch, directions=directions)
             endorsements = tuple(_endorsement(one, sites) for one in signed)
             content, claim = self._result.read_bytes(), endorsements[0].claim
             if hashlib.sha256(content).digest() == claim.outcome:
-                return Promises(epoch, content, claim, endorsements, bool(stored["decided"]))
+                return Promises(epoch, content, claim, endorsements, bool(stored["decided"]), directions)
             reason = "is not the result that this site signed"
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
             reason = f"cannot be used ({error})"
         self._log.warning(
             f"{self._result} {reason}, so it is ignored; another site can send the result again", event="checkpoint"
         )
-        return Promises(epoch)  # without the result; the epoch is still binding
+        return Promises(epoch, directions=directions)  # without the result; the epoch is still binding
 
     def _write(self, content: bytes | None = None) -> None:
         kept = self.kept
         stored = {
             "epoch": kept.epoch,
             "decided": kept.decided,
+            "directions": kept.directions,
             "endorsements": [one.to_wire().SerializeToString().hex() for one in kept.endorsements],
         }
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, Self
@@ -34,10 +34,12 @@ from deepca.errors import (
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
 from deepca.network.sums.rounds import round_between
-from deepca.network.transports.base import Combine, Message, RelayStep, Tag, Transport
 from deepca.operators.linalg import qr
+from deepca.sites.config.disclosure import DEFAULT_RULES, DisclosureRules
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
+from deepca.sites.runtime.disclosure import ShownDirections
+from deepca.sites.runtime.member_network import MemberNetwork, PlanTransport, member_topology
 from deepca.sites.runtime.node import DecidedResult, Node
 from deepca.sites.runtime.node.abort_reasons import for_others
 from deepca.sites.runtime.private_sums import PrivateSums
@@ -45,7 +47,7 @@ from deepca.sites.runtime.promise_store import PromiseStore
 from deepca.sites.runtime.site_engine import SiteEngine
 from deepca.sites.runtime.site_result import SiteResult, check_matches, site_result
 from deepca.solver.observers import Observer, Step
-from deepca.topology.graph import Topology, from_edges
+from deepca.topology.graph import Topology
 
 __all__ = ["SiteCheckpoints", "SiteResult", "SiteRun", "broadcast_from", "run_site"]
 
@@ -64,6 +66,7 @@ class SiteRun:
     source: Source
     every: int = 10  # iterations between checkpoints
     private: PrivateSums | None = None  # keys of this process; None in an open network
+    rules: DisclosureRules = DEFAULT_RULES  # of this site
 
     @cached_property
     def interval(self) -> int:
@@ -128,6 +131,7 @@ def run_site(
         )
         return site_result(known.content, compared=False)
     checkpointer = _Checkpointer(checkpoints, job.interval)
+    shown = ShownDirections(job.source.d, job.rules.direction_limit(job.source.d), promises)
     data: LocalData | None = None
     while True:
         offer = checkpointer.offer(b"" if job.private is None else job.private.commit())
@@ -135,19 +139,25 @@ def run_site(
         if isinstance(agreed, DecidedResult):
             return site_result(agreed.content, compared=agreed.compared)
         try:
-            network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
+            network = MemberNetwork(
+                member_topology(job.topology, agreed),
+                agreed.members.index(job.me),
+                PlanTransport(node, agreed),
+                shown,
+            )
             if job.private is not None:
                 job.private.begin(network, agreed)
             network.begin(agreed.epoch, 0, "spectrum")
             share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
             if data is None:  # only now: all members agree on columns and settings
-                data = read((job.source,), form=job.settings.form)
+                data = _read(job)
             k, d = job.settings.n_components, job.source.d
             checkpointer.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
             settings = _with_seed(job, network, agreed, checkpointer)
-            model = _fitted(settings, node, data, network, observers, checkpointer)
-            mine = _model(job, agreed, model, checkpointer.seed, network.history)
+            model = _fitted(settings, node, data, network, shown, observers, checkpointer)
+            facts = {"seed": checkpointer.seed, "history": network.history.hex(), "directions_shown": shown.count}
+            mine = _model(job, agreed, model, facts)
             decided = node.agree_on_result(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
@@ -158,6 +168,14 @@ def run_site(
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None
         return site_result(decided.content, compared=decided.compared)
+
+
+def _read(job: SiteRun) -> LocalData:
+    """Return the rows of this site; raise DisclosureError if they are too few for others to learn sums over them."""
+    data = read((job.source,), form=job.settings.form)
+    if len(job.sites) > 1:
+        job.rules.check_rows(data.moments[0].n)
+    return data
 
 
 def _with_seed(job: SiteRun, network: AgentNetwork, plan: RunPlan, checkpointer: _Checkpointer) -> Settings:
@@ -177,11 +195,13 @@ def _fitted(
     node: Node,
     data: LocalData,
     network: AgentNetwork,
+    shown: ShownDirections,
     observers: Sequence[Observer],
     checkpointer: _Checkpointer,
 ) -> Model:
     """Return the fitted model; report an error to the other sites if they should find it as well."""
     try:
+        shown.agree(network, settings)
         engine = SiteEngine(network)
         return fit(
             data, network, settings, observers=observers, engine=engine, checkpointing=checkpointer, weighted=False
@@ -211,36 +231,6 @@ def _named(job: SiteRun, node: Node, plan: RunPlan, network: AgentNetwork, error
         what = f"{error.what}{by}: {error.found}"
     phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.phase_and_iteration
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
-
-
-class _Transport(Transport):
-    """Transport between the members of a plan, which are numbered by their position in it."""
-
-    reliable = True
-
-    def __init__(self, node: Node, plan: RunPlan) -> None:
-        self._node, self._plan = node, plan
-
-    def exchange(self, tag: Tag, outgoing: Any, sources: Any, /) -> dict[int, Message]:
-        """Exchange messages through the node."""
-        sites = self._plan.members
-        received = self._node.exchange(
-            self._plan, tag, {sites[j]: message for j, message in outgoing.items()}, [sites[j] for j in sources]
-        )
-        return {j: received[sites[j]] for j in sources}
-
-    def relay(self, steps: Sequence[RelayStep], message: Message, combine: Combine, /) -> Message:
-        """Relay messages through the node."""
-        sites = self._plan.members
-
-        def combine_by_member(index: int, sent: Message, received: dict[int, Message]) -> Message:
-            return combine(index, sent, {j: received[sites[j]] for j in steps[index].sources})
-
-        by_site = [
-            RelayStep(one.tag, tuple(sites[j] for j in one.receivers), tuple(sites[j] for j in one.sources))
-            for one in steps
-        ]
-        return self._node.relay(self._plan, by_site, message, combine_by_member)
 
 
 class _Checkpointer(CheckpointObserver):
@@ -321,14 +311,6 @@ class _Checkpointer(CheckpointObserver):
         super().observe(step)
 
 
-def _topology(job: SiteRun, plan: RunPlan) -> Topology:
-    if len(plan.members) == len(job.sites) and len(plan.edges) == job.topology.n_edges:
-        return job.topology
-    place = {site: j for j, site in enumerate(plan.members)}
-    edges = [(place[a], place[b]) for a, b in plan.edges]
-    return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
-
-
 def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Callable[[Array], bool]) -> Array:
     """Send the numbers of one agent to all others: along a path to the leader, then down the tree.
 
@@ -354,8 +336,8 @@ def broadcast_from(network: AgentNetwork, source: int, x: Array, is_valid: Calla
     return x
 
 
-def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int, history: bytes) -> Model:
-    """Add facts about the run to the model; all members know them, so that the models can be compared."""
+def _model(job: SiteRun, plan: RunPlan, model: Model, facts: Mapping[str, object]) -> Model:
+    """Add facts about the run to the model; comparing models compares them, all totals (``history``) included."""
     members = [job.sites[site] for site in plan.members]
     about = {
         **model.about,
@@ -365,7 +347,6 @@ def _model(job: SiteRun, plan: RunPlan, model: Model, seed: int, history: bytes)
         "epoch": plan.epoch,
         "plan": plan.digest.hex(),
         "privacy": "open" if job.private is None else "private",
-        "seed": seed,
-        "history": history.hex(),  # comparing models also compares all totals
+        **facts,
     }
     return replace(model, about=about)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from deepca.errors import (
     BadArray,
     DataError,
+    DisclosureError,
     DisputedResult,
     GapError,
     InvalidInput,
@@ -142,9 +143,12 @@ class AbortReasons:
 
 def for_others(error: Exception) -> str:
     """Return a description of an error here for other sites, without any value or path of this site."""
+    few_rows = isinstance(error, DisclosureError) and error.rule == "min_rows"
     if isinstance(error, PooledDataError | GapError | NotFiniteError | SumMismatch):
         return str(error)
-    if isinstance(error, DataError):
+    if isinstance(error, DisclosureError) and error.rule == "max_directions":
+        return str(error)  # all its numbers are agreed
+    if isinstance(error, DataError) or few_rows:
         return "its rows cannot be used; the reason is in its own log"
     if isinstance(error, OSError) and error.strerror:
         return f"its operating system reports: {error.strerror}"
