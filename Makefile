@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo check test test-laws test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming study-leakage bench-communication faults faults-quick adversary clean
+.PHONY: help demo check test test-laws test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming study-leakage study-privacy bench-communication faults faults-quick adversary clean
 help:
 	@echo "make demo             run the main job on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make check            lint, layers, types and the fast tests (two minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make study-networks   directed, time-varying and pairwise networks beside static ones, into docs/networks.md (DATA=folder)"
 	@echo "make study-streaming  tracking and partial_fit while the subspace rotates, into docs/streaming.md"
 	@echo "make study-leakage    what sites can rebuild of each other's rows, open and private, into docs/leakage.md (three minutes)"
+	@echo "make study-privacy    private and open networks of real agents side by side, into docs/private-sums.md (a quarter of an hour)"
 	@echo "make faults           real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
 	@echo "make faults-quick     the same with fewer runs and shorter faults (minutes)"
 	@echo "make adversary        ten thousand random cases with fresh seeds against independent answers, into docs/adversary.md (half an hour)"
@@ -116,6 +117,9 @@ study-streaming: $(VENV)/dev.stamp
 
 study-leakage: $(VENV)/dev.stamp
 	$(BIN)/python -m studies.leakage --out docs/leakage.md
+
+study-privacy: $(VENV)/dev.stamp
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m studies.private_sums --out docs/private-sums.md
 
 bench-communication: $(VENV)/dev.stamp
 	$(BIN)/python -m studies.communication $(if $(DATA),--data $(DATA)) --out docs/communication.md

@@ -26,10 +26,11 @@ from deepca._util.typing import Array
 from deepca.network.transports.base import Message, RelayStep, Tag
 from studies.faults.fleet import Fleet, Hung, Process, Setup, free_ports, start_process
 
-__all__ = ["GOALS", "RoundTimes", "large_message", "round_times"]
+__all__ = ["GOALS", "RoundTimes", "large_message", "round_times", "time_rounds"]
 
 GOALS = {12_000: 3.0, 1_000_000: 1.5}
 """Largest allowed ratio of the time of a round to that of a bare exchange, by message size in bytes."""
+_ROUNDS = ((12_000, 60), (1_000_000, 6))  # sizes of messages, and rounds per repetition
 _KINDS = 3  # a bare exchange, one through Node, one of a relay through Node
 _LENGTH = struct.Struct("<Q")  # precedes each message of the bare exchange
 
@@ -197,17 +198,26 @@ class RoundTimes(NamedTuple):
 
 def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, RoundTimes]:
     """Return, by message size, how long a bare exchange takes, a round through Node, and a round relayed by it."""
-    plan = ((12_000, 60), (1_000_000, 6))
+    found = {}
+    for size, (bare, exchange, relayed) in time_rounds(folder, repetitions, agents).items():
+        numbers = (bare, exchange, relayed, exchange / bare, relayed / bare)
+        found[size] = RoundTimes(*(float(np.median(one)) for one in numbers))
+    return found
+
+
+def time_rounds(
+    folder: Path, repetitions: int, agents: int, plan: Sequence[tuple[int, int]] = _ROUNDS
+) -> dict[int, Array]:
+    """Return, by message size, the seconds of a round in every repetition: bare, through Node and relayed, ``(3, r)``.
+
+    ``plan`` has the sizes of messages, and the number of rounds in a repetition. The three take turns.
+    """
     with Fleet(folder, Setup(agents=agents)) as fleet:
         barrier = multiprocessing.get_context("forkserver").Barrier(agents)
         kits, ports = [fleet.kit(j) for j in range(agents)], free_ports(agents)
         work = (kits, ports, plan, repetitions, barrier)
         taken = np.mean([np.asarray(one) for one in _run_processes(_time_rounds, agents, work, 240.0)], axis=0)
-    found = {}
-    for (size, _), (bare, exchange, relayed) in zip(plan, taken, strict=True):
-        numbers = (bare, exchange, relayed, exchange / bare, relayed / bare)
-        found[size] = RoundTimes(*(float(np.median(one)) for one in numbers))
-    return found
+    return {size: seconds for (size, _), seconds in zip(plan, taken, strict=True)}
 
 
 def _time_rounds(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 import deepca
@@ -132,7 +133,7 @@ def test_masked_messages_are_uniform_and_have_no_block_in_common() -> None:
 def test_a_key_depends_on_pair_sum_history_units_plan_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[bytes] = []
 
-    def keystream(key: bytes, n_words: int) -> Words:
+    def keystream(key: bytes, n_words: int, room: bytearray | None = None) -> Words:
         used.append(key)
         return np.zeros(n_words, dtype=np.uint64)
 
@@ -165,6 +166,16 @@ def test_a_key_depends_on_pair_sum_history_units_plan_and_epoch(monkeypatch: pyt
     ]
     assert len(set(variants)) == len(variants)
     assert key() == variants[0]
+
+
+@pytest.mark.parametrize("n_words", [0, 1, 7, 8192, 8193, 20_000])
+def test_keystreams_are_those_of_aes_in_counter_mode(n_words: int) -> None:
+    cipher = Cipher(algorithms.AES(b"k" * 32), modes.CTR(bytes(16))).encryptor()
+    expected = np.frombuffer(cipher.update(bytes(8 * n_words)), dtype="<u8")
+    room = module._room_for(n_words)
+    module._keystream(b"another".ljust(32), n_words, room)
+    np.testing.assert_array_equal(module._keystream(b"k" * 32, n_words, room), expected)
+    np.testing.assert_array_equal(module._keystream(b"k" * 32, n_words), expected)
 
 
 def test_an_epoch_begins_once() -> None:

@@ -48,6 +48,8 @@ _LABEL = b"deepca sum masks 1"
 _FIELD = 2**255 - 19  # coordinates on Curve25519 are smaller
 _COLLUDING_SHARE = 1.0 / 3.0  # share of agents, chosen at random, that may pool what they know in larger networks
 _FAILURE_BITS = 40.0  # they isolate an honest agent with a probability of 2⁻⁴⁰
+_BLOCK_BYTES = 16  # of AES
+_ZEROS = bytes(1 << 16)  # which become a keystream when encrypted; short enough for the caches of a processor
 
 Pair = tuple[int, int]
 
@@ -158,8 +160,9 @@ class SumMasks:
         hidden = messages.copy()
         rows = hidden.reshape(-1, layout.n_words)
         counts = rows[:, 0].copy()
+        room = _room_for(layout.n_words)  # for all keystreams: new memory for each would take longer than AES
         for (i, j), secret in self._secrets.items():
-            stream = _keystream(self._key(secret, (i, j), layout), layout.n_words)
+            stream = _keystream(self._key(secret, (i, j), layout), layout.n_words, room)
             for agent in (i, j):
                 if (row := self._row.get(agent)) is not None:
                     layout.add_to(rows[row], stream, negative=agent == j)
@@ -247,12 +250,24 @@ def _place(plan: bytes, cycle: int, agent: int) -> bytes:
     return hashlib.sha256(plan + cycle.to_bytes(4, "big") + agent.to_bytes(4, "big")).digest()
 
 
-def _keystream(key: bytes, n_words: int) -> Words:
-    """Return that many words of AES-256 in counter mode; no key is used twice, so the counter starts at zero."""
+def _room_for(n_words: int) -> bytearray:
+    """Return memory for a keystream; ciphers may ask for a block more than they write."""
+    return bytearray(8 * n_words + _BLOCK_BYTES)
+
+
+def _keystream(key: bytes, n_words: int, room: bytearray | None = None) -> Words:
+    """Return that many words of AES-256 in counter mode; no key is used twice, so the counter starts at zero.
+
+    They lie in ``room``, if it is given, and are overwritten by the next keystream there.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * n_words))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+    room = _room_for(n_words) if room is None else room
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
+    view, size = memoryview(room), 8 * n_words
+    for start in range(0, size, len(_ZEROS)):
+        encryptor.update_into(_ZEROS[: size - start], view[start:])
+    return np.frombuffer(room, dtype="<u8", count=n_words).astype(np.uint64, copy=False)
 
 
 def _x25519() -> ModuleType:
