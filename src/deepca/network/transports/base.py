@@ -36,7 +36,7 @@ class Tag:
 
 
 Visibility = Literal["masked", "public", "structural", "open"]
-"""What a message shows to its receiver.
+"""Visibility of the numbers in a message to its receiver.
 
 "masked": nothing, since masks hide the numbers; "public": totals and what follows from them, which all agents know;
 "structural": largest or smallest values that all agents flood, which must not depend on the rows of a single one;

@@ -31,7 +31,7 @@ Knowledge = Mapping[Sites, Words]
 
 @dataclass(frozen=True)
 class SiteEstimate:
-    """What an adversary believes about one site.
+    """Estimates that an adversary makes of one site.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ _SPREAD = 0.5  # standard deviation of the means of random sites, in units of th
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the most successful coalition of a kind learns about a site.
+    """Errors of the most successful coalition of a kind about a site.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Exposure:
 
     @property
     def success(self) -> tuple[float, float]:
-        """How much the coalition has learned, for comparisons: in the open network first, then in the private one."""
+        """Sort key by what the coalition has learned: in the open network first, then in the private one."""
         return -max(self.open.decisive, _EXACT), -self.private.decisive
 
 

@@ -1,4 +1,4 @@
-"""What agents have seen and done in a recorded run."""
+"""Records of what agents have seen and done in a run."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Errors:
 
     @property
     def decisive(self) -> float:
-        """Error of the covariance; if there is none, of the mean; infinite if there is none either."""
+        """Error of the covariance or, where it is unknown, of the mean; infinite if both are unknown."""
         return next((one for one in (self.covariance, self.mean) if one is not None), math.inf)
 
 

@@ -36,7 +36,7 @@ FORMAT = 1
 HASH_BYTES = 32
 """Length of the hash of a line."""
 FIRST_HASH = bytes(HASH_BYTES)
-"""What the chain of the first log of a run begins with."""
+"""Beginning of the chain of the first log of a run."""
 SIGNATURE_LABEL = b"deepca.v1 audit"
 """Prefix of the signed bytes, so that the signature is valid for nothing else."""
 _DIGEST_BYTES = 16  # length of the digest of a message; enough to tell messages apart

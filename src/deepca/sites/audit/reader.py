@@ -20,7 +20,7 @@ from deepca.sites.pki.certificates import check_peer, verify_signature
 __all__ = ["AuditLine", "AuditLog", "Signed", "check_restarts", "read_log", "read_logs"]
 
 Signed = Literal["verified", "not checked", "wrong", "unsigned", "unfinished"]
-"""What is known of the signature of a log.
+"""State of the signature of a log.
 
 "verified": by the certificate of the site; "not checked": it is valid, but the certificate was not checked, for lack of
 an authority; "wrong": it is not valid; "unsigned": the log has an end, but no signature, as without certificates;

@@ -42,7 +42,7 @@ _Event = tuple[float, str, str, int, int, bytes, _Body, str]  # time, way, neigh
 
 @dataclass(frozen=True)
 class Logged:
-    """What an audit log is about.
+    """Subject of an audit log.
 
     Parameters
     ----------

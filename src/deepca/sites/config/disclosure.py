@@ -39,7 +39,7 @@ class Override:
 
 @dataclass(frozen=True)
 class DisclosureRules:
-    """What has to hold before a site sends anything that depends on its rows; checked on construction.
+    """Conditions under which a site sends anything that depends on its rows; checked on construction.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class DisclosureRules:
             raise ParameterError("max_directions", most, _DIRECTIONS)
 
     def direction_limit(self, d: int) -> int:
-        """Return how many directions a run may show of the covariance of ``d`` columns; d if there is no limit."""
+        """Return how many directions a run may show of the covariance of ``d`` columns; d without a limit."""
         most = self.max_directions
         if most is None:
             return min(d, max(_MIN_DEFAULT_DIRECTIONS, math.ceil(_DEFAULT_SHARE * d)))
