@@ -150,7 +150,6 @@ def _kits(golden: Path, folder: Path) -> Path:
     text = (golden / "network.toml").read_text("utf-8")
     for old in re.findall(r"127\.0\.0\.1:\d+", text):
         text = text.replace(old, f"127.0.0.1:{free_port()}")
-    text = text if "privacy" in text else f'privacy = "open"\n{text}'  # what was the default before 0.2
     for name in ("authority", *SITES):
         (kits / name / "network.toml").write_text(text, encoding="utf-8")
         for key in kits.glob(f"{name}/*.key"):
@@ -164,13 +163,13 @@ def _kits(golden: Path, folder: Path) -> Path:
     return kits
 
 
-@pytest.mark.xdist_group("real")
 def _open(folder: Path) -> None:
     """Add the line that networks with on_loss = "shrink" need since version 0.2."""
     for path in (*folder.glob("network.toml"), *folder.glob("kits/*/network.toml")):
         path.write_text(f'privacy = "open"\n{path.read_text("utf-8")}', encoding="utf-8")
 
 
+@pytest.mark.xdist_group("real")
 def test_kits_receive_the_key_for_column_names_and_run(golden: Path, tmp_path: Path) -> None:
     kits = _kits(golden, tmp_path)
     _open(kits.parent)
