@@ -47,6 +47,8 @@ __all__ = ["Agent", "largest_message", "run_agent"]
 
 _logger = logging.getLogger(__name__)
 
+_WORDS = 8  # words of the integers of products, at most, unless their magnitudes differ by more than 1e100
+_MAX_WORDS = 40  # words of any integer, at most
 _TICK_INTERVAL = 0.05  # seconds between ticks; well below the 0.4 s after which a link retransmits
 _MAX_LINGER_OLD_RESULT = 30.0  # seconds to keep running if the run had finished before: most sites have the result
 
@@ -65,7 +67,8 @@ def largest_message(source: Source, settings: Settings, sites: Sequence[str] = (
     d, k = source.d, settings.n_components
     wanted = k if isinstance(k, int) else d
     columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
-    arrays = 8 * ((d + 2) * columns + columns * columns + 4096)
+    # integers of sums have several words where magnitudes differ, and totals come with what follows from them
+    arrays = 8 * (_WORDS * (d + columns) * columns + _MAX_WORDS * d + 65_536)
     names = 4 * d * max(map(len, source.columns or ("",)))  # numpy pads every name to the longest, 4 bytes a character
     model = 8 * d * (min(wanted, d) + 8) + names + 8 * sum(map(len, sites)) + (1 << 16)
     return max(arrays, model)
