@@ -95,6 +95,7 @@ def _compared(results: Results) -> Section:
     )
     took = _goal(f"A private run takes at most {WALL_GOAL:g} times as long.", found, "wall", WALL_GOAL)
     cpu = max(one.cpu.median for one in found)
+    above = f"upper quartile above the goal in {sum(one.wall.upper > WALL_GOAL for one in found)}"
     assertions = (
         Assertion("The digest is the same at the same seed.", f"in {same} of {pairs} pairs", same == pairs),
         Assertion(
@@ -102,7 +103,7 @@ def _compared(results: Results) -> Section:
             f"tan θ ≤ {angle:.0e} at every site, after {_range(iterations)} iterations",
             all(one.proven for one in found),
         ),
-        replace(took, measured=f"{took.measured}; largest median of processor time {cpu:.3f}"),
+        replace(took, measured=f"{took.measured}; {above}; largest median of processor time {cpu:.3f}"),
         _goal(f"Its messages have at most {BYTES_GOAL:g} times the bytes.", found, "numbers", BYTES_GOAL),
         _goal(f"Its frames have at most {BYTES_GOAL:g} times the bytes.", found, "frames", BYTES_GOAL),
     )

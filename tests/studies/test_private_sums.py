@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from studies.private_sums.results import QUICK, ROUND_GOAL, Results, Rounds, run
 from studies.private_sums.trials import TOLERANCE, Case, Run, draw_rows
 from studies.private_sums.uniformity import Uniformity, blocks, byte_pvalues, repeated_blocks, upward
 from studies.shared.report import Assertion, page
+from tests.support.paths import ROOT
 
+PAGE = ROOT / "docs" / "private-sums.md"
 OPEN = Run("aa", 1e-12, True, 7, 9, seconds=2.0, cpu=3.0, others=0.1, numbers=1000.0, frames=(600, 500, 700))
 PRIVATE = replace(OPEN, seconds=2.2, cpu=3.3, numbers=1010.0, frames=(606, 505, 707))
 
@@ -123,3 +126,38 @@ def test_a_small_study_between_real_agents(tmp_path: Path) -> None:
     assert found.rounds[0].seconds.shape == (3, QUICK.repetitions)
     draw(found.comparisons, tmp_path / "one.png")
     assert page("Private sums in figures", sections(found, "one.png", ""), "").count("### ") == 5
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_published_page_matches_the_report() -> None:
+    """Headings, statements and headers are compared; numbers are those of the published run."""
+    published = PAGE.read_text(encoding="utf-8")
+    results = Results((comparison(),), (Rounds(3, np.ones((3, 2))),), (mask_costs(3, 4),), uniformity())
+    made = sections(results, "figures/private-sums.png", "")
+    shown = published.splitlines()
+    heads = [line for line in page("Private sums in figures", made, "").splitlines() if line.startswith(("#", "!"))]
+    assert [line for line in heads if line not in shown] == []
+    for statement in (one.statement for section in made for one in section.assertions):
+        assert f"| {statement} |" in published
+    assert re.search(r"Measured at commit [0-9a-f]{7,} on \d{4}-\d\d-\d\d", published)
+    assert "make study-privacy" in shown
+    assert (PAGE.parent / "figures" / "private-sums.png").exists()
+
+
+def test_the_published_page_has_every_case_and_states_goals_as_measured() -> None:
+    published = PAGE.read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in published.splitlines() if line[:2] == "| "
+    ]
+    timed = [row for row in rows if len(row) == 10 and row[0].isdigit()]
+    assert [row[:2] for row in timed] == [[m, d] for m in ("5", "10") for d in ("300", "3,000", "50,000")]
+    for row in timed:
+        assert (float(row[6].split()[0]) <= WALL_GOAL) == (row[7] == "met"), row
+    held = {row[0]: row[2] for row in rows if row[-1] in ("✔ yes", "✘ no")}
+    wall = f"A private run takes at most {WALL_GOAL:g} times as long."
+    assert held[wall] == ("✔ yes" if all(row[7] == "met" for row in timed) else "✘ no")
+    for sure in ("The digest is the same at the same seed.", f"Every run proves the tolerance {TOLERANCE:g}."):
+        assert held[sure] == "✔ yes"
+    assert held["Two private runs over the same rows share no masked block."] == "✔ yes"
