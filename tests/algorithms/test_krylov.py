@@ -297,6 +297,20 @@ def test_Q_stays_orthonormal_when_it_spans_the_whole_space() -> None:
     assert worst_tangent(U, states[-1].W) <= 1e-12
 
 
+@pytest.mark.parametrize("d", [60, 100, 140])
+def test_a_run_ends_once_nothing_is_left_to_find(d: int) -> None:
+    """With k = d the first block spans everything, and W does not move any more, not even by rounding."""
+    stack = spectrum_stack(d)
+    result = run(stack, d, tol=1e-9, max_iter=50)
+    assert result.status.ok
+    assert result.iterations <= 8
+
+
+def spectrum_stack(d: int) -> Array:
+    rows = np.random.default_rng(3).standard_normal((6, 2 * d, d)) * np.geomspace(3.0, 0.3, d)
+    return np.asarray(np.swapaxes(rows, -1, -2) @ rows / (2 * d))
+
+
 def test_the_same_state_gives_the_same_next_state() -> None:
     """Steps are pure: they do not modify their state."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
