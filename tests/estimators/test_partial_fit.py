@@ -239,6 +239,18 @@ def test_a_fit_of_wide_rows_cannot_be_extended() -> None:
     close(again.components_, components, atol=1e-9)
 
 
+def test_agents_with_few_rows_can_be_extended_with_all_others() -> None:
+    """Agents with few rows keep the rows where others form covariances."""
+    X = np.random.default_rng(1).standard_normal((60, 8)) * np.arange(1.0, 9.0)
+    for parts in ([X[:1], X[1:40]], [X[:1], X[1:3]]):
+        rest = X[sum(map(len, parts)) :]
+        pca = DecentralizedPCA(2).fit_agents(parts).partial_fit_agents([rest[:5], rest[5:]])
+        mean, variances, components = weighted(X, np.ones(60), 2)
+        close(pca.mean_, mean, atol=1e-13)
+        close(pca.explained_variance_, variances, rtol=1e-10)
+        close(pca.components_, components, atol=1e-9)
+
+
 def test_a_pickled_estimator_can_be_extended_and_contains_no_row() -> None:
     X = digits() + np.random.default_rng(0).standard_normal(digits().shape)
     pca = DecentralizedPCA(3, n_agents=4, forgetting=0.9).partial_fit(X[:900])

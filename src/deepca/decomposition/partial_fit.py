@@ -20,13 +20,16 @@ from deepca._util.units import format_bytes
 from deepca._util.validation import Real, check
 from deepca.data.columns import Header, align_columns, in_order_of
 from deepca.data.local_data import LocalData, read
-from deepca.data.moments import Moments, empty_moments
+from deepca.data.moments import Moments, empty_moments, moments
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
 from deepca.operators.construction import Form
 
 __all__ = ["RowSummary", "check_forgetting", "partition_rows", "read_more", "summarize_rows"]
+
+
+_MAX_COLUMNS_OF_FEW_ROWS = 128  # a matrix of this size takes 128 KB, and next to no time to form from few rows
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,18 @@ Stream = RowSummary  # its name in pickles of version 0.1
 
 
 def summarize_rows(local_data: LocalData, names: Sequence[str]) -> RowSummary | None:
-    """Return the summary to which later rows can be added; None if rows were kept instead of covariances."""
-    if local_data.form != "covariance":
+    """Return the summary to which later rows can be added; None if rows were kept instead of covariances.
+
+    Agents with few rows keep them even where others form covariances; theirs are formed here.
+    """
+    d, local = local_data.sources[0].d, local_data
+    if "covariance" not in local.forms and d > _MAX_COLUMNS_OF_FEW_ROWS:
         return None
-    return RowSummary(tuple(names), local_data.moments, local_data.sources[0].columns, local_data.is_float32)
+    found = tuple(
+        of if form == "covariance" else moments(source, None if local.weights is None else local.weights[j])
+        for j, (source, form, of) in enumerate(zip(local.sources, local.forms, local.moments, strict=True))
+    )
+    return RowSummary(tuple(names), found, local.sources[0].columns, local.is_float32)
 
 
 def check_forgetting(forgetting: Any) -> float:
