@@ -20,13 +20,14 @@ from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpointing import CheckpointObserver
 from deepca.errors import DeepcaError, FrameError, PeerFailed, PeerFault, SumMismatch
-from deepca.network import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.network import AgentNetwork, SimulatedNetwork, make_private, run_agents
 from deepca.network.sums import Words
 from deepca.network.sums.masks import SumMasks
 from deepca.network.transports.base import Message, Tag
-from deepca.network.transports.memory import MemoryHub
+from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Offer, Record, RecordTable, RunPlan
+from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.node.outbox import Outbox
 from deepca.sites.runtime.private_sums import PrivateSums
 from deepca.sites.runtime.site_result import SiteResult
@@ -248,3 +249,27 @@ def test_no_key_is_used_twice_through_kills_restarts_and_resumed_epochs(monkeypa
             played, epochs = played + 1, epochs + outcome.epochs
     assert (played, set(used.values())) == (8, {1})
     assert epochs > 8  # some runs were interrupted
+
+
+@pytest.mark.parametrize(("d", "k"), [(80, 60), (40, None), (60, 1)])
+def test_no_message_of_a_private_run_is_longer_than_expected(d: int, k: int | None) -> None:
+    rng, settings = np.random.default_rng(3), Settings(k, tol=1e-8, scale=True)
+    sources = [ArraySource(rng.standard_normal((200, d)) * np.geomspace(3.0, 0.3, d), f"rows {j}") for j in range(4)]
+    longest = [0] * 4
+
+    class Measuring(MemoryTransport):
+        def exchange(self, tag: Tag, outgoing: Any, wanted: Any, /) -> dict[int, Message]:
+            for message in outgoing.values():
+                arrays = [message.payload, *message.riders] if message.payload is not None else [*message.riders]
+                longest[self._agent] = max(longest[self._agent], sum(array.nbytes for array in arrays))
+            return super().exchange(tag, outgoing, wanted)
+
+    hub = MemoryHub(4, timeout=60.0)
+
+    def work(network: AgentNetwork) -> None:
+        network.transport = Measuring(hub, network.agent)
+        make_private(network)
+        decompose(read((sources[network.agent],), form=settings.form), network, settings, weighted=False)
+
+    run_agents(topology.ring(4), work, hub=hub)
+    assert 8 * d * min(d, k or d) < max(longest) <= largest_message(sources[0], settings)
