@@ -57,6 +57,12 @@ def free_port() -> int:
         return int(door.getsockname()[1])
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the time anew for every test: a session may cross midnight, and dates are compared."""
+    monkeypatch.setattr(f"{__name__}.NOW", datetime.now(UTC))
+
+
 @pytest.fixture
 def kits(tmp_path: Path) -> Path:
     """Make complete kits of two sites; north connects to south."""
@@ -205,11 +211,13 @@ def test_a_checkpoint_folder_that_cannot_be_used_is_wrong(north: Path, monkeypat
 # ------------------------------------------------------------------------------------------------------ certificates
 
 
-def issue(kits: Path, site: str, *, days: int = 365, now: datetime = NOW, key: Any = None, authority: str = "") -> None:
+def issue(
+    kits: Path, site: str, *, days: int = 365, now: datetime | None = None, key: Any = None, authority: str = ""
+) -> None:
     """Replace the certificate and the key of a site."""
     key = key or new_key()
     operator = Authority.load(kits / (authority or "authority"))
-    signed = operator.sign(build_request(site, "trial", key), days, now=now)
+    signed = operator.sign(build_request(site, "trial", key), days, now=now or NOW)
     write_key(kits / site / "site.key", key)
     (kits / site / "site.pem").write_bytes(pem(signed))
 
